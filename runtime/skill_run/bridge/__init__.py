@@ -1,0 +1,1 @@
+"""What each Megatron-Bridge release looks like, as data: fields, defaults, renames, recipes and import paths."""

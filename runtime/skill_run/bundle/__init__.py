@@ -1,0 +1,1 @@
+"""Find, load and check the bundle: cards, skills and rules."""

@@ -1,0 +1,221 @@
+"""Check rule and card files fully: schema, CEL, known fields, and each rule's own examples.
+
+`python -m skill_run.bundle.check SKILLS_DIR [RULE_ID ...]` prints one `file:line: sentence` per fault.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from skill_run.bridge.release import known_releases, matches, newest_release
+from skill_run.bundle.rule import Rule, rule_from_data
+from skill_run.config.text import read_text
+from skill_run.config.tree import Mapping as TreeMapping
+from skill_run.config.tree import Node, parse_tree, to_plain
+from skill_run.config.tree import Sequence as TreeSequence
+from skill_run.errors import BundleError, InputError
+
+MAX_BYTES = 256 * 1024
+SchemaName = Literal["rule", "card"]
+
+
+@cache
+def schema(name: SchemaName) -> dict[str, Any]:
+    """Return a shipped JSON Schema (draft 2020-12)."""
+    text = (files("skill_run.bundle") / "schema" / f"{name}.schema.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@cache
+def _validator(name: SchemaName) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(schema(name))
+
+
+def _line(root: Node | None, path: Iterable[Any]) -> int:
+    """Return the line of the deepest node on a path."""
+    line = 1
+    node = root
+    for step in path:
+        if isinstance(node, TreeMapping) and isinstance(step, str) and step in node.items:
+            node = node.items[step]
+        elif isinstance(node, TreeSequence) and isinstance(step, int) and step < len(node.items):
+            node = node.items[step]
+        else:
+            break
+        line = node.line or line
+    return line
+
+
+def schema_faults(name: SchemaName, root: Node | None, file: str) -> list[str]:
+    """Return the schema faults of a parsed file as `file:line: sentence`."""
+    found = []
+    for error in sorted(_validator(name).iter_errors(to_plain(root)), key=lambda item: list(map(str, item.path))):
+        where = ".".join(str(step) for step in error.path)
+        message = error.message if len(error.message) <= 200 else error.message[:197] + "..."
+        found.append(f"{file}:{_line(root, error.path)}: {where + ': ' if where else ''}{message}")
+    return found
+
+
+def check_rule(path: Path, skill: str, shown: str | None = None) -> tuple[Rule | None, list[str]]:
+    """Read and check one rule file; return the rule (None when it has no usable shape) and its faults."""
+    file = shown or str(path)
+    try:
+        root = parse_tree(read_text(path, MAX_BYTES), file)
+    except InputError as error:
+        return None, [str(error)]
+    faults = schema_faults("rule", root, file)
+    if faults:
+        return None, faults
+    data = to_plain(root)
+    assert isinstance(data, dict)
+    rule = rule_from_data(data, skill, file)
+    if rule.id != path.stem:
+        faults.append(f"{file}:{_line(root, ['id'])}: the id '{rule.id}' must equal the file name '{path.stem}'")
+    faults += [f"{file}:{_line(root, [key])}: {message}" for key, message in _content_faults(rule)]
+    return rule, faults
+
+
+def _content_faults(rule: Rule) -> list[tuple[str, str]]:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    found: list[tuple[str, str]] = []
+    specifiers = [("bridge", rule.bridge), *(("fires", key) for key in rule.fires)]
+    if not isinstance(rule.severity, str):
+        specifiers += [("severity", key) for key in rule.severity]
+    for key, specifier in specifiers:
+        try:
+            if specifier != "*":
+                SpecifierSet(specifier)
+        except InvalidSpecifier:
+            found.append((key, f"'{specifier}' is not a version specifier such as >=0.4,<0.6"))
+    if found:
+        return found
+    found += [("fields", message) for message in _field_faults(rule)]
+    if rule.computed:
+        return found
+    faults = list(_expression_faults(rule))
+    found += faults
+    if not faults:
+        found += list(_example_faults(rule))
+    return found
+
+
+def _field_faults(rule: Rule) -> list[str]:
+    from skill_run.bridge.names import canonical_field
+
+    unknown = [name for name in (*rule.fix, *rule.fields) if canonical_field(name) is None and name != "world_size"]
+    return [f"'{name}' is not a field of any recorded release" for name in unknown]
+
+
+def _expression_faults(rule: Rule) -> Iterable[tuple[str, str]]:
+    from cel_expr_python import cel
+
+    from skill_run.rules.environment import build_environment, compile_expression
+    from skill_run.rules.evaluate import _PLACEHOLDER, expressions_of
+
+    environment = build_environment(expressions_of(rule))
+    for key, expression in (("when", rule.when), ("require", rule.require)):
+        try:
+            compile_expression(environment, expression, cel.Type.BOOL)
+        except BundleError as error:
+            yield key, str(error)
+    others = [("fix", value) for value in rule.fix.values() if isinstance(value, str)]
+    for key, text in (("message", rule.message), ("advice", rule.advice)):
+        for expression in _PLACEHOLDER.findall(text):
+            if expression.startswith("name:"):
+                from skill_run.bridge.names import canonical_field
+
+                name = expression.removeprefix("name:").strip()
+                if canonical_field(name) is None:
+                    yield key, f"'{name}' is not a field of any recorded release"
+            else:
+                others.append((key, expression))
+    for key, expression in others:
+        try:
+            compile_expression(environment, expression)
+        except BundleError as error:
+            yield key, str(error)
+
+
+def example_version(rule: Rule) -> str | None:
+    """Return the release a rule's examples are judged by: the newest published one that the rule applies to."""
+    candidates = [newest_release(), *reversed(known_releases())]
+    return next((version for version in candidates if matches(rule.bridge, version)), None)
+
+
+def judge_example(rule: Rule, example: Mapping[str, Any]) -> str:
+    """Return what the rule says of one of its examples: `fails`, `passes`, `not applicable` or `needs ...`."""
+    from skill_run.rules.evaluate import RuleSet
+    from skill_run.rules.validate import build_config, read_sources, report_on
+
+    settings = dict(example)
+    version = settings.pop("bridge", None) or example_version(rule)
+    if version is None:
+        return "needs bridge: no recorded release is in the rule's range"
+    env = {key.removeprefix("env."): str(settings.pop(key)) for key in list(settings) if key.startswith("env.")}
+    options = {key: settings.pop(key, None) for key in ("world_size", "te", "gpu", "recipe", "model")}
+    options["te"] = _text(options["te"])
+    recipe = options.pop("recipe")
+    sources = read_sources(settings, bridge=str(version))
+    config = build_config(sources, bridge=str(version), recipe=recipe, env=env or None, **options)
+    if config.remarks:
+        return f"written with a fault: {config.remarks[0].message}"
+    report = report_on(config, RuleSet([rule]), "example")
+    if any(finding.rule == rule.id for finding in report.findings):
+        return "fails"
+    if report.not_checked:
+        return f"needs {', '.join(report.not_checked[0].needs)}"
+    return "passes" if report.rules_checked else "not applicable"
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _example_faults(rule: Rule) -> Iterable[tuple[str, str]]:
+    for key, examples in (("fails", rule.fails), ("passes", rule.passes)):
+        for number, example in enumerate(examples, start=1):
+            try:
+                outcome = judge_example(rule, example)
+            except (InputError, BundleError) as error:
+                outcome = f"raises: {error}"
+            if outcome != key:
+                yield key, f"example {number} of `{key}` {'is ' if outcome in ('fails', 'passes', 'not applicable') else ''}{outcome}"
+
+
+def check_rule_files(root: Path, only: Sequence[str] = ()) -> list[str]:
+    """Check the rule files of a bundle (all, or the named ids) and that ids are unique; return the faults."""
+    faults: list[str] = []
+    seen: dict[str, str] = {}
+    for path in sorted(root.glob("skills/*/rules/*.yaml")):
+        shown = str(path.relative_to(root))
+        if path.stem in seen:
+            faults.append(f"{shown}:1: the id '{path.stem}' is taken by {seen[path.stem]}")
+        seen[path.stem] = shown
+        if not only or path.stem in only:
+            faults += check_rule(path, path.parts[-3], shown)[1]
+    return faults
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check a skills folder from the command line; return the exit code."""
+    root = Path(arguments[0]).resolve().parent
+    faults = check_rule_files(root, arguments[1:])
+    for fault in faults:
+        print(fault)
+    count = len(list(root.glob("skills/*/rules/*.yaml")))
+    print(f"{count} rule files, {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

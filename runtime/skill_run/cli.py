@@ -1,0 +1,352 @@
+"""The command line `skill-run`: thin commands over the public functions; heavy imports inside the commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from skill_run import __version__
+from skill_run.errors import EXIT_CLEAN, EXIT_FINDINGS, EXIT_INPUT, InputError, SkillRunError
+
+if TYPE_CHECKING:
+    from skill_run.report.finding import ValidationReport
+    from skill_run.rules.fix import FixResult
+
+_LEVELS = ("error", "corruption", "warning", "info")
+_FORMATS = ("text", "json", "sarif", "github", "junit")
+_FORMS = ("yaml", "json", "python", "command", "sbatch")
+_LAUNCH_WORDS = {"torchrun", "srun", "uv", "python", "python3", "accelerate"}
+_STDIN = "-"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="skill-run")
+def cli() -> None:
+    """Validate sequence packing and long-context configs for NVIDIA Megatron-Bridge before they cost GPU hours.
+
+    Exit codes: 0 clean, 1 findings at or above the asked level, 2 wrong usage or unreadable input, 3 something that
+    the call needs is not installed.
+    """
+
+
+@cli.command()
+@click.argument("inputs", metavar="[CONFIG] [OVERRIDE]...", nargs=-1)
+@click.option("--recipe", metavar="NAME", help="Recipe function the config or the overrides are laid over.")
+@click.option("--bridge", metavar="VERSION", help="Megatron-Bridge version, such as 0.6.2 or main.")
+@click.option("--world-size", "-n", type=int, metavar="N", help="Number of ranks (GPUs) of the run.")
+@click.option("--model", metavar="DIR|ID", help="Hugging Face folder or config.json for head counts and the like, or a model id.")
+@click.option("--env", "environment", metavar="K=V", multiple=True, help="Environment variable of the run; repeatable.")
+@click.option("--te", metavar="VERSION", help="Transformer Engine version on the GPU machine.")
+@click.option("--gpu", metavar="TYPE", help="GPU type, such as h100 or b200.")
+@click.option("--rules", metavar="DIR", help="Folder of house rules (default: .skill-run/rules near the config).")
+@click.option("--form", type=click.Choice(_FORMS), help="What standard input holds, when it cannot be told.")
+@click.option("--level", type=click.Choice(_LEVELS), default="corruption", show_default=True, help="Exit 1 from this severity on.")
+@click.option("--format", "form_out", type=click.Choice(_FORMATS), default="text", show_default=True, help="Form of the report.")
+@click.option("--output", "-o", metavar="FILE", help="Write the report to FILE instead of standard output.")
+@click.option("--verbose", "-v", is_flag=True, help="List every rule that was not checked.")
+@click.option("--fix", is_flag=True, help="Print the corrected config; the report goes to standard error.")
+@click.option("--fix-semantic", is_flag=True, help="With --fix, also apply fixes that change what is trained.")
+@click.option("--write", is_flag=True, help="With --fix, write the corrected config into the file.")
+def validate(inputs: tuple[str, ...], **options: Any) -> int:
+    """Find every problem of a config at once, silent ones too.
+
+    CONFIG is a YAML, JSON or Python file, an sbatch script, a whole launch command in quotes (or after `--`), or `-`
+    for standard input. OVERRIDEs are Hydra-style `section.field=value`, laid over CONFIG or over --recipe.
+    """
+    from skill_run.rules import validate as engine
+
+    source, overrides = _split_inputs(inputs)
+    text = _read_stdin() if source == _STDIN else None
+    settings = {
+        "bridge": options["bridge"],
+        "world_size": options["world_size"],
+        "recipe": options["recipe"],
+        "model": options["model"],
+        "env": _environment(options["environment"]),
+        "te": options["te"],
+        "gpu": options["gpu"],
+    }
+    if options["write"] and not (options["fix"] or options["fix_semantic"]):
+        raise InputError("--write needs --fix")
+    rules = engine.rule_set(None if text is not None else source, options["rules"])
+    form = options["form"]
+    if text is not None and form is None:
+        from skill_run.config.read import _form_of_text
+
+        form = _form_of_text(text)
+    sources = engine.read_sources(
+        text if text is not None else source,
+        bridge=settings["bridge"],
+        recipe=settings["recipe"],
+        overrides=overrides,
+        form=form if text is not None else None,
+    )
+    if options["fix"] or options["fix_semantic"]:
+        from skill_run.rules.fix import fix_config
+
+        fixed = fix_config(sources, rules, semantic=options["fix_semantic"], **settings)
+        return _finish_fix(fixed, source, options)
+    config = engine.build_config(sources, **settings)
+    report = engine.report_on(config, rules, sources[0].name)
+    _emit(_rendered(report, options, sys.stdout), options["output"])
+    return EXIT_FINDINGS if report.at_least(options["level"]) else EXIT_CLEAN
+
+
+def _split_inputs(inputs: tuple[str, ...]) -> tuple[str | None, list[str]]:
+    if not inputs:
+        return None, []
+    first = inputs[0]
+    word = first.split(" ", 1)[0].rpartition("/")[2]
+    if len(inputs) > 1 and (word in _LAUNCH_WORDS or word.endswith("run_recipe.py")) and not Path(first).is_file():
+        import shlex
+
+        return shlex.join(inputs), []
+    if first == _STDIN or _is_there(first):
+        return first, list(inputs[1:])
+    if "=" in first and " " not in first.partition("=")[0]:
+        return None, list(inputs)
+    if first.startswith("~"):
+        return None, list(inputs)
+    return first, list(inputs[1:])
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _read_stdin() -> str:
+    from skill_run.config.tree import MAX_BYTES
+
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InputError(f"standard input is larger than {MAX_BYTES // 1024} KiB, which no config is")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"standard input is not UTF-8 text (byte {error.start})") from error
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str] | None:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--env takes NAME=VALUE, not {pair[:60]!r}")
+        found[name] = value
+    return found or None
+
+
+def _rendered(report: ValidationReport, options: dict[str, Any], stream: Any) -> str:
+    from skill_run.report.render import render
+
+    color = stream.isatty() and options["output"] is None and "NO_COLOR" not in os.environ
+    width = 100
+    if stream.isatty():
+        import shutil
+
+        width = min(shutil.get_terminal_size().columns, 110)
+    return render(
+        report, options["form_out"], color=color, width=width, verbose=options["verbose"], level=options["level"], root=Path.cwd()
+    )
+
+
+def _emit(text: str, output: str | None) -> None:
+    if output is None:
+        click.echo(text)
+        return
+    _write_file(Path(output), text + "\n")
+
+
+def _write_file(path: Path, text: str) -> None:
+    """Replace a file in one step, so that a failure leaves the old one whole."""
+    import tempfile
+
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent or Path(), prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+        if path.exists():
+            os.chmod(temporary, path.stat().st_mode & 0o777)
+        else:
+            os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _finish_fix(fixed: FixResult, source: str | None, options: dict[str, Any]) -> int:
+    """Print or write the corrected config; the list of changes and the report go to standard error."""
+    for line in _change_lines(fixed):
+        click.echo(line, err=True)
+    report = _rendered(fixed.after, options, sys.stderr)
+    if isinstance(fixed.text, str):
+        if options["write"]:
+            if source is None or not _is_there(source) or fixed.note:
+                raise InputError("--write needs a config file whose own form holds the fixes")
+            _write_file(Path(source), fixed.text)
+        else:
+            click.echo(fixed.text, nl=not fixed.text.endswith("\n"))
+    if options["output"] is not None:
+        _emit(report, options["output"])
+    else:
+        click.echo(report, err=True)
+    return EXIT_FINDINGS if fixed.after.at_least(options["level"]) else EXIT_CLEAN
+
+
+def _change_lines(fixed: FixResult) -> list[str]:
+    from skill_run.config.write import flow
+
+    lines = [f"removed {path}" for path in fixed.removed]
+    for change in fixed.changes:
+        old = "(not set)" if change.old is None else flow(change.old)
+        mark = "  [changes training]" if change.semantic else ""
+        lines.append(f"changed {change.field}: {old} -> {flow(change.new)}  ({change.rule}){mark}")
+    if not lines:
+        lines.append("nothing to fix")
+    if fixed.note:
+        lines.append(f"note: {fixed.note}")
+    waiting = [finding.rule for finding in fixed.left if finding.fix_is_semantic]
+    if waiting:
+        lines.append(f"left alone, since the fix changes what is trained (--fix-semantic): {', '.join(waiting)}")
+    return lines
+
+
+@cli.command()
+@click.argument("name", metavar="RULE|FIELD")
+@click.option("--bridge", metavar="VERSION", help="Show what holds for this Megatron-Bridge version.")
+@click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)
+def explain(name: str, bridge: str | None, form_out: str) -> int:
+    """Explain a rule, or a config field across the recorded releases."""
+    from skill_run.rules.explain import explain as find
+
+    found = find(name, bridge=bridge)
+    if form_out == "json":
+        import json
+
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        click.echo(found.render_text())
+    return EXIT_CLEAN
+
+
+@cli.group()
+def skills() -> None:
+    """List the skills of the bundle, or show one."""
+
+
+@skills.command("list")
+@click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)
+def skills_list(form_out: str) -> int:
+    """List the skills with what each is for."""
+    from skill_run.bundle.skills import list_skills
+
+    found = list_skills()
+    if form_out == "json":
+        import json
+
+        click.echo(json.dumps([skill.to_dict() for skill in found], indent=2))
+        return EXIT_CLEAN
+    import textwrap
+
+    for skill in found:
+        click.echo(f"{skill.name} ({skill.rule_count} rules)")
+        click.echo(textwrap.fill(skill.description, 100, initial_indent="    ", subsequent_indent="    "))
+    return EXIT_CLEAN
+
+
+@skills.command("show")
+@click.argument("name")
+@click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)
+def skills_show(name: str, form_out: str) -> int:
+    """Show a skill: its instructions and its rules."""
+    from skill_run.bundle.skills import show_skill
+
+    found = show_skill(name)
+    if form_out == "json":
+        import json
+
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        click.echo(found.render_text())
+    return EXIT_CLEAN
+
+
+@cli.command()
+@click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)
+def verify(form_out: str) -> int:
+    """Prove that this installation works: cards, rules with their examples, recorded outcomes of upstream, one real config."""
+    import json
+
+    from skill_run.verify.run import run_checks
+
+    results = []
+    for result in run_checks():
+        results.append(result)
+        if form_out == "text":
+            click.echo(f"{'ok  ' if result.passed else 'FAIL'} {result.name}: {result.detail} ({result.seconds:.1f} s)")
+    passed = all(result.passed for result in results)
+    if form_out == "json":
+        click.echo(json.dumps({"passed": passed, "checks": [result.to_dict() for result in results]}, indent=2))
+    else:
+        click.echo("verified" if passed else "not verified")
+    return EXIT_CLEAN if passed else EXIT_FINDINGS
+
+
+@cli.command()
+@click.option("--root", "roots", metavar="DIR", multiple=True, help="Folder the server may read configs from; repeatable (default: here).")
+def mcp(roots: tuple[str, ...]) -> int:
+    """Serve the tools to an assistant over MCP on standard input and output."""
+    from skill_run.mcp_server import run
+
+    folders = [Path(root) for root in roots] or [Path.cwd()]
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder} is not a folder")
+    run(folders)
+    return EXIT_CLEAN
+
+
+def main() -> NoReturn:
+    """Run the command line; every error leaves as one sentence and a documented exit code."""
+    try:
+        code = cli(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else EXIT_CLEAN)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader went away; python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_CLEAN)
+    except SkillRunError as error:
+        _fail(str(error), error.exit_code)
+    except (RecursionError, MemoryError):
+        _fail("the input is nested too deep or too large to read", EXIT_INPUT)
+    except Exception as error:
+        if "SKILL_RUN_DEBUG" in os.environ:
+            raise
+        kind = type(error).__name__
+        _fail(f"internal error ({kind}: {str(error)[:200]}); set SKILL_RUN_DEBUG=1 for the details and report it", EXIT_INPUT)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    printable = "".join(c if c.isprintable() else " " for c in sentence)
+    click.echo(f"skill-run: {printable}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

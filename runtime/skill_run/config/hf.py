@@ -1,0 +1,87 @@
+"""Architecture facts from a Hugging Face model: a folder with config.json, the file itself, or just an id."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from skill_run.config.model import Plain
+from skill_run.config.text import read_text
+from skill_run.errors import InputError
+
+MAX_BYTES: Final = 1024 * 1024
+
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "model.num_layers": ("num_hidden_layers", "n_layer"),
+    "model.hidden_size": ("hidden_size", "n_embd"),
+    "model.ffn_hidden_size": ("intermediate_size",),
+    "model.num_attention_heads": ("num_attention_heads", "n_head"),
+    "model.num_query_groups": ("num_key_value_heads",),
+    "model.num_moe_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "model.vocab_size": ("vocab_size",),
+    "model.kv_channels": ("head_dim",),
+    "model.mamba_num_heads": ("mamba_num_heads",),
+    "model.mamba_num_groups": ("n_groups",),
+    "model.linear_num_key_heads": ("linear_num_key_heads",),
+    "model.linear_num_value_heads": ("linear_num_value_heads",),
+    "hf.max_position_embeddings": ("max_position_embeddings",),
+    "hf.num_attention_heads": ("num_attention_heads",),
+    "hf.num_key_value_heads": ("num_key_value_heads",),
+    "hf.num_hidden_layers": ("num_hidden_layers",),
+    "hf.sliding_window": ("sliding_window",),
+}
+
+
+def read_model(model: str) -> dict[str, Plain]:
+    """Return canonical fields told by a model's config.json; {} when `model` is an id and not a path.
+
+    A field that the file lacks is null: the file is the whole description of the architecture. Raises InputError for
+    a path without a readable config.json.
+    """
+    path = Path(model)
+    try:
+        there = path.exists()
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        if model.startswith((".", "/", "~")) or model.endswith(".json"):
+            raise InputError(f"{model[:200]} is not there; --model takes a folder with config.json, that file, or a model id")
+        return {}
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(f"{path} has no config.json")
+    try:
+        data = json.loads(read_text(file, MAX_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file} is not valid JSON: {str(error).splitlines()[0]}") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{file} does not hold a model config")
+    return facts_from(data)
+
+
+def facts_from(data: dict[str, Any]) -> dict[str, Plain]:
+    """Return canonical fields from a parsed config.json (the text part of a multimodal model)."""
+    text = data.get("text_config") or data.get("llm_config") or data.get("thinker_config", {})
+    source = {**data, **text} if isinstance(text, dict) else data
+    facts: dict[str, Plain] = {}
+    for name, keys in _FIELDS.items():
+        found = next((source[key] for key in keys if isinstance(source.get(key), int)), None)
+        facts[name] = None if isinstance(found, bool) else found
+    for name in ("model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.vocab_size"):
+        if facts[name] is None:
+            del facts[name]
+    rope = source.get("rope_scaling") or source.get("rope_parameters")
+    if isinstance(rope, dict):
+        kind = rope.get("rope_type", rope.get("type"))
+        facts["hf.rope_scaling.rope_type"] = kind if isinstance(kind, str) else None
+        for key in ("factor", "original_max_position_embeddings"):
+            value = rope.get(key)
+            number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+            facts[f"hf.rope_scaling.{key}"] = number
+    else:
+        facts["hf.rope_scaling"] = None
+    model_type = data.get("model_type")
+    if isinstance(model_type, str):
+        facts["hf.model_type"] = model_type
+    return facts

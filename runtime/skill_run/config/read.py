@@ -1,0 +1,128 @@
+"""Read any form of config: tell the form, and hand it to the reader of that form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from skill_run.config.flatten import flatten
+from skill_run.config.model import Form, Source
+from skill_run.config.text import read_text
+from skill_run.config.tree import MAX_BYTES, Leaf, from_plain, parse_tree
+from skill_run.config.tree import Mapping as TreeMapping
+from skill_run.errors import InputError
+
+_SUFFIXES: dict[str, Form] = {
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".json": "json",
+    ".py": "python",
+    ".sh": "sbatch",
+    ".bash": "sbatch",
+    ".sbatch": "sbatch",
+    ".slurm": "sbatch",
+}
+_LAUNCHERS = re.compile(r"^\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:srun|torchrun|uv|python[\d.]*|accelerate|\S*run_recipe\.py)\b")
+_PYTHON_LINE = re.compile(r"^(?:from\s+[\w.]+\s+import\s|import\s+[\w.]+|def\s+\w+\s*\(|\w+\s*=\s*\w+\()", re.MULTILINE)
+_CONTAINER_TARGET = "ConfigContainer"
+
+
+def read_source(source: str | Path | Mapping[str, Any], *, bridge: str | None = None, form: Form | None = None) -> Source:
+    """Return the Source of a path, of config text, or of a mapping (nested or dotted).
+
+    bridge: the version asked for, which decides what launcher flags mean. Raises InputError.
+    """
+    if isinstance(source, Mapping):
+        return read_mapping(source)
+    if isinstance(source, str) and ("\n" in source or form is not None):
+        return read_config_text(source, name="<text>", form=form or _form_of_text(source), bridge=bridge)
+    path = Path(source)
+    try:
+        there = path.exists()
+    except (OSError, ValueError):
+        there = False
+    if there:
+        text = read_text(path, MAX_BYTES)
+        return read_config_text(text, name=str(source), form=_form_of_file(path, text), bridge=bridge)
+    if isinstance(source, str) and _LAUNCHERS.match(source):
+        return read_config_text(source, name="<command>", form="command", bridge=bridge)
+    if isinstance(source, str) and source.lstrip().startswith("{"):
+        return read_config_text(source, name="<text>", form="json", bridge=bridge)
+    shown = str(source)
+    raise InputError(f"{shown if len(shown) <= 200 else shown[:197] + '...'} is not there: no such config file")
+
+
+def _form_of_file(path: Path, text: str) -> Form:
+    known = _SUFFIXES.get(path.suffix.lower())
+    if known is not None:
+        return known
+    return _form_of_text(text)
+
+
+def _form_of_text(text: str) -> Form:
+    head = text.lstrip("\ufeff \t\r\n")
+    if head.startswith(("#!", "#SBATCH")) or "\n#SBATCH" in text:
+        return "python" if "python" in head.split("\n", 1)[0] else "sbatch"
+    if head.startswith("{"):
+        return "json"
+    if _LAUNCHERS.match(head):
+        return "command"
+    if _PYTHON_LINE.search(text):
+        return "python"
+    return "yaml"
+
+
+def read_config_text(text: str, *, name: str, form: Form, bridge: str | None = None) -> Source:
+    """Return the Source of text whose form is known."""
+    if form == "python":
+        from skill_run.bridge.recipes import releases_with
+        from skill_run.config.python_file import read_python
+
+        return read_python(text, name=name, known_recipes=lambda recipe: bool(releases_with(recipe)))
+    if form in ("sbatch", "command"):
+        from skill_run.bridge.version import normalise, recorded_for
+        from skill_run.config.command_line import load_flags, read_command, read_sbatch
+
+        version = recorded_for(normalise(bridge))[0] if bridge is not None else None
+        reader = read_sbatch if form == "sbatch" else read_command
+        return reader(text, name=name, flags_by_version=load_flags(), version=version)
+    return _read_tree(text, name, form)
+
+
+def _read_tree(text: str, name: str, form: Form) -> Source:
+    if form == "json":
+        _check_json(text, name)
+    root = parse_tree(text, name)
+    if root is None:
+        raise InputError(f"{name} is empty: it holds no config")
+    if not isinstance(root, TreeMapping):
+        raise InputError(f"{name} does not hold a config: the top level must be a mapping of sections")
+    return _source_of(root, form, name, text)
+
+
+def _check_json(text: str, name: str) -> None:
+    try:
+        json.loads(text)
+    except RecursionError as error:
+        raise InputError(f"{name}: the JSON is nested too deep") from error
+    except ValueError as error:
+        where = f"{name}:{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else name
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise InputError(f"{where}: not valid JSON: {reason}") from error
+
+
+def read_mapping(data: Mapping[str, Any], name: str = "<mapping>") -> Source:
+    """Return the Source of a mapping, nested or dotted, with or without `_target_`."""
+    root = from_plain(dict(data), name)
+    assert isinstance(root, TreeMapping)
+    return _source_of(root, "mapping", None, "")
+
+
+def _source_of(root: TreeMapping, form: Form, name: str | None, text: str) -> Source:
+    target = root.items.get("_target_")
+    if isinstance(target, Leaf) and isinstance(target.value, str) and target.value.endswith(_CONTAINER_TARGET):
+        form = "container"
+    return Source(form=form, name=name or "<mapping>", text=text, assignments=flatten(root, name))

@@ -1,0 +1,536 @@
+"""Sources in written names to one Config in canonical names, for one Megatron-Bridge release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from skill_run.bridge import names
+from skill_run.bridge.families import family_of, provider_sets
+from skill_run.bridge.recipes import Recipe
+from skill_run.bridge.release import NO_DEFAULT, Release, by_version, default_of, index, load_release
+from skill_run.config.model import Assignment, Location, Plain, Remark, Source, State, Unknown, Value
+from skill_run.config.typing import check_value
+from skill_run.errors import InputError
+from skill_run.report.finding import BridgeChoice
+
+BaseKind = Literal["complete", "defaults", "recipe", "unknown"]
+
+RUN_COUNTS = ("world_size", "gpu_memory_gib", "tokens_per_rank", "max_tokens_per_rank")
+PSEUDO_FIELDS = frozenset({*RUN_COUNTS, "te", "gpu", "mcore_version"})
+_SECTION_TYPES = {"dataset", "model", "peft"}
+_OPEN_MODEL_TYPES = {None, "GPTModelProvider"}
+
+
+@dataclass(slots=True)
+class Config:
+    """A config that rules can ask for canonical fields.
+
+    values: what was set or is unknown, by canonical name. unknown_prefixes: sections that code may have changed in a
+    way nobody can tell. final: the input is a whole launch, so that what it leaves out stays out.
+    """
+
+    choice: BridgeChoice
+    release: Release
+    base: BaseKind
+    base_text: str
+    final: bool
+    dataset_type: str | None = None
+    model_type: str | None = None
+    family: str = ""
+    model_named: bool = False
+    values: dict[str, Value] = field(default_factory=dict)
+    unknown_prefixes: dict[str, str] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+    world_size: int | None = None
+    env: dict[str, str] | None = None
+    env_complete: bool = False
+    te: str | None = None
+    gpu: str | None = None
+    gpu_memory_gib: int | None = None
+    tokens_per_rank: int | None = None
+    max_tokens_per_rank: int | None = None
+    dataset_replaced: bool = False
+    _parents: tuple[int, frozenset[str]] | None = None
+
+    @property
+    def version(self) -> str:
+        """The version rules are selected by."""
+        return self.choice.version
+
+    def written(self, canonical: str) -> str:
+        """Return the field's name in the user's release."""
+        return names.to_written(canonical, self.release.version, self.dataset_type)
+
+    def get(self, canonical: str) -> Value:
+        """Return a field: set, unset with the release's default, or unknown with a reason."""
+        found = self.values.get(canonical)
+        if found is not None:
+            return found
+        for prefix, reason in self.unknown_prefixes.items():
+            if canonical.startswith(prefix + ".") or canonical == prefix:
+                return Value(State.UNKNOWN, reason=reason)
+        parent = canonical.rpartition(".")[0]
+        while "." in parent:
+            held = self.values.get(parent)
+            if held is not None:
+                return Value(held.state, None, held.location, held.written, held.reason)
+            parent = parent.rpartition(".")[0]
+        section = self.values.get(canonical.partition(".")[0])
+        if section is not None and section.state is State.SET and section.value is None:
+            return Value(State.SET, None, section.location, section.written)
+        return self._default(canonical)
+
+    def is_given(self, canonical: str) -> bool | None:
+        """Tell whether a field or section has a non-null value; None when that is unknown."""
+        found = self.get(canonical) if canonical in self.values else None
+        if found is not None:
+            return None if found.state is State.UNKNOWN else found.value is not None
+        if canonical in self.parents_given():
+            return True
+        value = self.get(canonical)
+        return None if value.state is State.UNKNOWN else value.value is not None
+
+    def parents_given(self) -> frozenset[str]:
+        """Return every section or field below which something was set."""
+        if self._parents is None or self._parents[0] != len(self.values):
+            parents = {name.rpartition(".")[0] for name in self.values}
+            parents |= {name.rpartition(".")[0] for name in parents}
+            self._parents = (len(self.values), frozenset(parents))
+        return self._parents[1]
+
+    def _default(self, canonical: str) -> Value:
+        if self.base == "unknown" and not (self.dataset_replaced and canonical.startswith("dataset.")):
+            return Value(State.UNKNOWN, reason=self.base_text)
+        data = index()
+        if self.base != "complete":
+            if canonical in data["architecture_fields"]:
+                return Value(State.UNKNOWN, reason="comes from the model's provider or Hugging Face config")
+            if canonical in provider_sets(self.family):
+                return Value(State.UNKNOWN, reason=f"is set by the {self.family} provider or recipe")
+            if canonical in data["recipe_fields"] and (self.base == "recipe" or not self.final):
+                return Value(State.UNKNOWN, reason="may be set by the recipe")
+            if canonical in data["launch_fields"] and not self.final:
+                return Value(State.UNKNOWN, reason="is given when the run is launched")
+        if canonical in ("dataset.type", "model.type", "peft.type"):
+            return Value(State.UNKNOWN if canonical != "peft.type" else State.UNSET, reason="the class is not named")
+        if canonical == "dataset.enable_offline_packing" and not names.exists(canonical, self.release.version):
+            return Value(State.UNSET, value=None)
+        spec = self.release.field(self.written(canonical), self.dataset_type)
+        if spec is None:
+            return Value(State.UNSET, value=None)
+        if canonical.startswith("dataset.offline_packing_specs.") and not self.is_given("dataset.offline_packing_specs"):
+            return Value(State.UNSET, value=None)
+        if canonical.startswith("dataset.") and self.dataset_type is None and canonical in data["launch_fields"]:
+            return Value(State.UNKNOWN, reason="the dataset class is not named")
+        if spec.default is NO_DEFAULT:
+            return Value(State.UNKNOWN, reason="has no default and is not set")
+        return Value(State.UNSET, value=default_of(spec))
+
+
+def evidence_names(sources: Iterable[Source]) -> tuple[list[str], str | None]:
+    """Return the written field names of the sources, and the dataset class they name."""
+    found: list[str] = []
+    dataset_type: str | None = None
+    for source in sources:
+        for assignment in source.assignments:
+            if assignment.path in ("dataset._target_", "dataset.type"):
+                dataset_type = _class_name(assignment.value) or dataset_type
+            elif assignment.path == "dataset" and isinstance(assignment.value, dict):
+                dataset_type = _class_name(assignment.value.get("_target_")) or dataset_type
+            elif "." in assignment.path and not assignment.path.endswith("._target_"):
+                found.append(assignment.path)
+    return found, dataset_type
+
+
+def resolve(
+    sources: Sequence[Source],
+    choice: BridgeChoice,
+    *,
+    recipe: Recipe | None,
+    recipe_name: str | None,
+    model: str | None = None,
+    model_facts: Mapping[str, Plain] | None = None,
+) -> Config:
+    """Resolve sources, in order (later wins), over a recipe or the release's defaults.
+
+    model_facts: canonical architecture fields read from a model's config.json. Raises InputError when values have the
+    wrong type or are out of range; names that the release does not have become remarks.
+    """
+    release = load_release(choice.release)
+    primary = sources[0]
+    leaves = sum(len(source.assignments) for source in sources)
+    complete = primary.form == "container" and leaves >= 200
+    base: BaseKind = "defaults"
+    text = f"dataclass defaults of {release.version} for what the input does not set"
+    reasons = [source.base_unknown for source in sources if source.base_unknown]
+    if recipe is not None:
+        base, text = "recipe", f"recipe {recipe.name} of {release.version}"
+    elif reasons:
+        base, text = "unknown", reasons[0]
+    elif recipe_name is not None:
+        base, text = "unknown", f"recipe {recipe_name} is not in the catalogue of {release.version}"
+    elif complete:
+        base, text = "complete", "the input is a full config"
+    config = Config(
+        choice=choice,
+        release=release,
+        base=base,
+        base_text=text,
+        final=complete or primary.form in ("python", "command", "sbatch", "container"),
+    )
+    if recipe is not None:
+        for name, value in recipe.values.items():
+            config.values[name] = Value(State.SET, value, primary.recipe_location, reason="recipe")
+    for name, value in (model_facts or {}).items():
+        config.values[name] = Value(State.SET, value, reason="model")
+    _Resolver(config, sources, recipe, model).run()
+    return config
+
+
+def _class_name(value: object) -> str | None:
+    return value.rpartition(".")[2] if isinstance(value, str) and value else None
+
+
+class _Resolver:
+    """Applies assignments in order; one instance per resolve call."""
+
+    def __init__(self, config: Config, sources: Sequence[Source], recipe: Recipe | None, model: str | None) -> None:
+        self.config = config
+        self.release = config.release
+        self.sources = sources
+        self.recipe = recipe
+        self.model = model
+        self.problems: list[str] = []
+        self.unknown: dict[str, list[Assignment]] = {}
+        self.seen: dict[str, Assignment] = {}
+
+    def run(self) -> None:
+        config = self.config
+        _, explicit = evidence_names(self.sources)
+        recipe_type = self.recipe.values.get("dataset.type") if self.recipe else None
+        config.dataset_type = explicit or (str(recipe_type) if recipe_type else None) or self.hinted_type()
+        if self.recipe is not None:
+            config.model_type = self.recipe.provider
+        for source in self.sources:
+            self.take_environment(source)
+            for assignment in source.assignments:
+                self.apply(assignment)
+            config.remarks.extend(source.remarks)
+        if config.dataset_type is not None and "dataset.type" not in config.values:
+            config.values["dataset.type"] = Value(State.UNSET, config.dataset_type)
+        if config.model_type is not None:
+            config.values.setdefault("model.type", Value(State.SET, config.model_type))
+        self.report_unknown()
+        if self.problems:
+            more = f" (and {len(self.problems) - 1} more such values)" if len(self.problems) > 1 else ""
+            raise InputError(self.problems[0] + more)
+        model_type = config.values.get("hf.model_type")
+        config.model_named = bool(config.model_type or self.model or (self.recipe and self.recipe.hf_model))
+        config.family = family_of(
+            recipe=self.recipe.name if self.recipe else next((s.recipe for s in self.sources if s.recipe), None),
+            provider=config.model_type,
+            model=self.model or (self.recipe.hf_model if self.recipe else None),
+            model_type=str(model_type.value) if model_type and model_type.value else None,
+        )
+
+    def hinted_type(self) -> str | None:
+        given = [a.path for source in self.sources for a in source.assignments]
+        canonical = {names.to_canonical(path, version) for path in given for version in (self.release.version, "0.5.1")}
+        for hint in index()["dataset_hints"]:
+            if any(name == hint["field"] or name.startswith(hint["field"] + ".") for name in canonical):
+                return str(by_version(hint["class"], self.release.version))
+        return None
+
+    def take_environment(self, source: Source) -> None:
+        config = self.config
+        if isinstance(source.world_size, int):
+            config.world_size = source.world_size
+        if source.env is not None:
+            config.env = {**(config.env or {}), **source.env}
+
+    def apply(self, assignment: Assignment) -> None:
+        path, value = assignment.path, assignment.value
+        if path in PSEUDO_FIELDS:
+            self.take_pseudo(path, value)
+            return
+        section = path.partition(".")[0]
+        if path.endswith("._target_") or (path.endswith(".type") and section in _SECTION_TYPES and path.count(".") == 1):
+            self.take_class(path.rpartition(".")[0], assignment)
+            return
+        if isinstance(value, dict) and "_target_" in value:
+            self.replace(path, assignment)
+            return
+        if isinstance(value, dict) and value and not names.is_free_form(path):
+            for key, inner in value.items():
+                self.apply(Assignment(f"{path}.{key}", inner, assignment.location, assignment.operation))  # type: ignore[arg-type]
+            return
+        if path == section or self.canonical(path) == "dataset.offline_packing_specs":
+            self.take_whole(path, assignment)
+            return
+        self.take_field(assignment)
+
+    def canonical(self, path: str) -> str:
+        return names.to_canonical(path, self.release.version, self.config.dataset_type)
+
+    def take_pseudo(self, path: str, value: Plain | Unknown) -> None:
+        config = self.config
+        if isinstance(value, Unknown) or value is None:
+            return
+        if path in RUN_COUNTS:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                self.problems.append(f"{path} must be a whole number of at least 1, not {value!r:.40}")
+                return
+            setattr(config, path, value)
+        elif path == "te":
+            config.te = str(value)
+        elif path == "gpu":
+            config.gpu = str(value).lower()
+
+    def take_class(self, path: str, assignment: Assignment) -> None:
+        cls = _class_name(assignment.value)
+        if isinstance(assignment.value, Unknown) or cls is None:
+            return
+        if path == "dataset":
+            self.config.dataset_type = cls
+            self.config.values["dataset.type"] = Value(State.SET, cls, assignment.location, "dataset")
+        elif path == "model":
+            self.config.model_type = cls
+            self.config.values["model.type"] = Value(State.SET, cls, assignment.location, "model")
+        else:
+            canonical = self.canonical(path)
+            self.config.values[f"{canonical}.type"] = Value(State.SET, cls, assignment.location, path)
+            self.drop_null_parent(canonical + ".type")
+
+    def replace(self, path: str, assignment: Assignment) -> None:
+        value = assignment.value
+        assert isinstance(value, dict)
+        canonical = self.canonical(path)
+        self.forget(canonical)
+        self.config.unknown_prefixes.pop(canonical, None)
+        if path == "dataset":
+            self.config.dataset_replaced = True
+        self.take_class(path, Assignment(path, value["_target_"], assignment.location))
+        for key, inner in value.items():
+            if not key.startswith("_"):
+                self.apply(Assignment(f"{path}.{key}", inner, assignment.location))
+
+    def forget(self, canonical: str) -> None:
+        for name in [n for n in self.config.values if n == canonical or n.startswith(canonical + ".")]:
+            del self.config.values[name]
+
+    def take_whole(self, path: str, assignment: Assignment) -> None:
+        """A section or the packing specs assigned as one value: null, a name, or something unknown."""
+        canonical = self.canonical(path)
+        if isinstance(assignment.value, Unknown):
+            self.forget(canonical)
+            self.config.unknown_prefixes[canonical] = assignment.value.reason
+            return
+        known = path in self.release.sections or canonical == "dataset.offline_packing_specs"
+        if not known or (canonical == "dataset.offline_packing_specs" and self.field_missing(path)):
+            self.unknown.setdefault(path, []).append(assignment)
+            return
+        if assignment.value == {}:
+            return
+        self.forget(canonical)
+        self.config.values[canonical] = Value(State.SET, assignment.value, assignment.location, path)
+
+    def field_missing(self, path: str) -> bool:
+        return self.release.field(path, self.config.dataset_type) is None and not names.is_free_form(path)
+
+    def drop_null_parent(self, canonical: str) -> None:
+        parent = canonical.rpartition(".")[0]
+        while parent:
+            held = self.config.values.get(parent)
+            if held is not None and held.value is None and held.state is not State.UNKNOWN:
+                del self.config.values[parent]
+            parent = parent.rpartition(".")[0]
+
+    def take_field(self, assignment: Assignment) -> None:
+        path = assignment.path
+        if assignment.operation == "delete":
+            self.remark(
+                "override-has-no-effect",
+                f"`~{path}` removes the key from the override dictionary only; the config keeps its old value.",
+                assignment,
+            )
+            return
+        canonical = self.canonical(path)
+        spec = self.release.field(path, self.config.dataset_type)
+        if spec is None and canonical == path and not self.has_own_type(path):
+            if self.tolerated(path):
+                self.config.values[path] = self.value_of(assignment)
+                return
+            if path not in index()["fields_read_on_any_dataset"]:
+                self.unknown.setdefault(path, []).append(assignment)
+                return
+        if spec is None:
+            spec = names.canonical_field(canonical)
+        self.check_override(assignment, canonical)
+        held = self.value_of(assignment)
+        if assignment.operation != "set" and spec is not None and spec.kind == "dtype" and isinstance(held.value, str):
+            self.remark(
+                "dtype-given-as-text",
+                f"{path} is a torch.dtype, but an override can only give the text '{held.value}', which stays text unless the "
+                "launcher maps it; set the dtype in Python and check the resolved config.",
+                assignment,
+            )
+        if held.state is State.SET and spec is not None:
+            value, problem = check_value(canonical, held.value, spec)
+            if problem is not None:
+                self.problems.append(f"{self.prefix(assignment)}{path} {problem}")
+                return
+            held = Value(State.SET, value, held.location, path)
+        if canonical == "model.cuda_graph_modules" and path != canonical and held.value is None:
+            return
+        if path == "dataset.sequence_length":
+            self.config.values[path] = held
+        self.note_duplicate(assignment, canonical)
+        self.drop_null_parent(canonical)
+        self.config.values[canonical] = held
+
+    def has_own_type(self, path: str) -> bool:
+        return names.is_free_form(path) or path in index()["kwargs"] or names.is_alias(path, self.release.version)
+
+    def value_of(self, assignment: Assignment) -> Value:
+        if isinstance(assignment.value, Unknown):
+            return Value(State.UNKNOWN, None, assignment.location, assignment.path, assignment.value.reason)
+        return Value(State.SET, assignment.value, assignment.location, assignment.path)
+
+    def prefix(self, assignment: Assignment) -> str:
+        where = assignment.location
+        return f"{where}: " if where.file is not None else ""
+
+    def tolerated(self, path: str) -> bool:
+        """Tell whether an unlisted name may be a field that only some provider or optional section has."""
+        section, _, leaf = path.partition(".")
+        if not leaf or section not in self.release.sections:
+            return False
+        if leaf.startswith("_") or self.inside_known_field(path):
+            return True
+        if section == "dataset":
+            known_class = self.config.dataset_type in self.release.datasets
+            return not known_class and self.config.dataset_type is not None and names.nearest(path, self.release.version) is None
+        if not any(name.startswith(section + ".") for name in self.release.fields) or section in ("peft", "comm_overlap"):
+            return True
+        if section == "model" and self.config.model_type not in _OPEN_MODEL_TYPES:
+            return not names.other_releases(path) and names.nearest(path, self.release.version) is None
+        return False
+
+    def inside_known_field(self, path: str) -> bool:
+        """Tell whether a path goes into a field that holds an object this tool does not look into."""
+        parent = path.rpartition(".")[0]
+        while "." in parent:
+            spec = self.release.field(parent, self.config.dataset_type)
+            if spec is not None and spec.kind in ("any", "map"):
+                return True
+            parent = parent.rpartition(".")[0]
+        return False
+
+    def check_override(self, assignment: Assignment, canonical: str) -> None:
+        """Hydra's own refusals: `+key` that exists, and a key below a section that is null."""
+        if assignment.operation == "add" and canonical in self.config.values and not names.is_free_form(canonical):
+            self.remark(
+                "override-fails",
+                f"`+{assignment.path}=` adds a key, but the config already has it, so Hydra refuses; write "
+                f"`{assignment.path}=` or `++{assignment.path}=`.",
+                assignment,
+            )
+        if assignment.operation == "override" and self.config.base != "unknown":
+            parent = canonical.rpartition(".")[0]
+            if parent in ("dataset.offline_packing_specs", "comm_overlap", "peft") and self.config.is_given(parent) is False:
+                self.remark(
+                    "override-fails",
+                    f"{self.config.written(parent)} is null in the config this override is applied to, so Hydra refuses "
+                    f"`{assignment.path}=`; write `++{assignment.path}=`.",
+                    assignment,
+                )
+
+    def note_duplicate(self, assignment: Assignment, canonical: str) -> None:
+        before = self.seen.get(canonical)
+        self.seen[canonical] = assignment
+        if before is None or isinstance(before.value, Unknown) or isinstance(assignment.value, Unknown):
+            return
+        if before.value == assignment.value or before.location == assignment.location:
+            return
+        if before.path != assignment.path and canonical == "dataset.seq_length":
+            return
+        same_form = (before.operation == "set") == (assignment.operation == "set")
+        in_code = any(source.form == "python" for source in self.sources)
+        if same_form and not in_code:
+            self.remark(
+                "duplicate-assignment",
+                f"{assignment.path} is given twice: {before.value} and then {assignment.value}; the last one wins.",
+                assignment,
+            )
+
+    def remark(self, rule: str, message: str, assignment: Assignment) -> None:
+        self.config.remarks.append(Remark(rule, message, (assignment.path,), assignment.location))
+
+    def report_unknown(self) -> None:
+        groups: dict[str, list[Assignment]] = {}
+        for path, found in self.unknown.items():
+            key = path
+            for rename in index()["renames"]:
+                for spelling in (rename["old"], rename["new"]):
+                    if path == spelling or path.startswith(spelling + "."):
+                        key = spelling
+            groups.setdefault(key, []).extend(found)
+        for key, found in groups.items():
+            self.config.remarks.append(self.unknown_remark(key, found))
+
+    def unknown_remark(self, key: str, found: list[Assignment]) -> Remark:
+        version = self.release.version
+        dataset_type = self.config.dataset_type
+        paths = tuple(dict.fromkeys(a.path for a in found))
+        where = found[0].location
+        others = names.other_releases(paths[0])
+        if version in others:
+            message = f"{dataset_type} of Megatron-Bridge {version} has no field {paths[0].partition('.')[2]}, though other dataset classes do."
+            return Remark("unknown-field", f"{message} {self.fate(found[0])}", paths, where, {}, self.noticed(found[0]))
+        if others:
+            fix: dict[str, Plain] = {}
+            for assignment in found:
+                canonical = names.to_canonical(assignment.path, others[-1])
+                new = names.to_written(canonical, version, dataset_type)
+                if self.release.field(new) is not None and not isinstance(assignment.value, Unknown):
+                    fix[new] = assignment.value
+            spec_name = "dataset.offline_packing_specs"
+            if any(name.startswith(spec_name) for name in fix) and self.release.field("dataset.enable_offline_packing"):
+                fix["dataset.enable_offline_packing"] = True
+            span = others[0] if len(others) == 1 else f"{others[0]} to {others[-1]}"
+            told = f"; this release calls it {next(iter(fix))}" if fix else ""
+            if len(fix) > 1:
+                told = f"; write {', '.join(fix)} instead"
+            return Remark(
+                "renamed-field",
+                f"{key} is a name of Megatron-Bridge {span}, not of {version}{told}. {self.fate(found[0])}",
+                paths,
+                where,
+                fix,
+                self.noticed(found[0]),
+            )
+        near = names.nearest(paths[0], version)
+        value = found[0].value
+        fix = {near: value} if near is not None and not isinstance(value, Unknown) else {}
+        hint = f"; did you mean {near}?" if near is not None else "."
+        return Remark(
+            "unknown-field",
+            f"Megatron-Bridge {version} has no field {paths[0]}{hint} {self.fate(found[0])}",
+            paths,
+            where,
+            fix,
+            self.noticed(found[0]),
+        )
+
+    def noticed(self, assignment: Assignment) -> str:
+        return "construct" if assignment.operation == "override" else "never"
+
+    def fate(self, assignment: Assignment) -> str:
+        """Say what upstream does with a name it does not have."""
+        if assignment.operation == "override":
+            return "Hydra stops with a key error; adding '+' would only hide it, since the value is then skipped."
+        if assignment.operation in ("add", "force"):
+            return "The override is accepted, then skipped with a logged warning only."
+        return "Upstream drops it without an error, so the setting has no effect."

@@ -1,0 +1,245 @@
+"""YAML text to a tree of plain data that remembers the line and column of every value.
+
+Works on libyaml's event stream, so nesting costs no recursion; limits keep aliases, depth and size harmless, and no
+tag ever constructs an object.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+import yaml
+
+from skill_run.config.model import Location, Plain
+from skill_run.errors import InputError
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+MAX_DEPTH: Final = 64
+MAX_NODES: Final = 200_000
+
+_TAG = "tag:yaml.org,2002:"
+_SCALAR_TAGS: Final = {_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "binary")}
+_COLLECTION_TAGS: Final = {_TAG + name for name in ("map", "seq", "set", "omap", "pairs")} | {_TAG + "python/tuple"}
+_WORDS: Final[dict[str, Plain]] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)$")
+# OmegaConf, which reads these files upstream, takes 1e-5 for a float although YAML 1.1 does not.
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?$")
+_RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers
+
+
+@dataclass(slots=True)
+class Leaf:
+    """A scalar with its place."""
+
+    value: Plain
+    line: int
+    column: int
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A list of nodes with the place where it starts."""
+
+    items: list[Node] = field(default_factory=list)
+    line: int = 0
+    column: int = 0
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Mapping:
+    """A mapping of nodes with the place where it starts."""
+
+    items: dict[str, Node] = field(default_factory=dict)
+    line: int = 0
+    column: int = 0
+    count: int = 1
+
+
+Node = Leaf | Sequence | Mapping
+
+
+def _scalar(text: str, plain: bool, tag: str | None, where: Location) -> Plain:
+    if tag is not None and tag not in _SCALAR_TAGS and tag != "!":
+        raise InputError(f"{where}: the YAML tag '{tag[:60]}' is not allowed in a config")
+    if not plain or tag in (_TAG + "str", "!"):
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) <= 20 and _INT.match(text):
+        return int(text)
+    if len(text) <= 60 and _FLOAT.match(text):
+        return float(text.replace("_", ""))
+    return _rare_scalar(text, where)
+
+
+def _rare_scalar(text: str, where: Location) -> Plain:
+    for kind, pattern in _RESOLVERS.get(text[:1], ()):
+        if not pattern.match(text):
+            continue
+        name = kind.removeprefix(_TAG)
+        if name == "int" and len(text) > 400:
+            raise InputError(f"{where}: a number of {len(text)} digits is out of range")
+        if name in ("int", "float", "bool", "null"):
+            node = yaml.ScalarNode(kind, text)
+            constructor = yaml.constructor.SafeConstructor()
+            try:
+                value = getattr(constructor, f"construct_yaml_{name}")(node)
+            except (ValueError, KeyError, OverflowError) as error:
+                raise InputError(f"{where}: '{text[:60]}' is not a number that can be read") from error
+            return value  # type: ignore[no-any-return]
+        return text
+    return text
+
+
+class _Builder:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.anchors: dict[str, Node] = {}
+        self.open_anchors: set[str] = set()
+        self.nodes = 0
+
+    def place(self, event: yaml.Event) -> Location:
+        return Location(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def count(self, amount: int, event: yaml.Event) -> None:
+        self.nodes += amount
+        if self.nodes > MAX_NODES:
+            raise InputError(f"{self.place(event)}: the YAML expands to more than {MAX_NODES} values")
+
+    def build(self, text: str) -> Node | None:
+        # Frames: (container, key waiting for its value, anchor, where the container starts).
+        stack: list[tuple[Sequence | Mapping, str | None, str | None]] = []
+        root: Node | None = None
+        documents = 0
+        key_pending: list[str | None] = []
+
+        def attach(node: Node, event: yaml.Event) -> None:
+            nonlocal root
+            if not stack:
+                root = node
+                return
+            container = stack[-1][0]
+            if isinstance(container, Sequence):
+                container.items.append(node)
+                return
+            key = key_pending[-1]
+            if key is None:
+                key_pending[-1] = self.key(node, event)
+                return
+            key_pending[-1] = None
+            self.put(container, key, node, event)
+
+        for event in yaml.parse(text, yaml.CSafeLoader):
+            if isinstance(event, yaml.ScalarEvent):
+                self.count(1, event)
+                mark = event.start_mark
+                where = Location(self.name, mark.line + 1, mark.column + 1)
+                leaf = Leaf(_scalar(event.value, event.implicit[0], event.tag, where), mark.line + 1, mark.column + 1)
+                if event.anchor:
+                    self.anchors[event.anchor] = leaf
+                attach(leaf, event)
+            elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+                self.count(1, event)
+                if len(stack) >= MAX_DEPTH:
+                    raise InputError(f"{self.place(event)}: the YAML is nested deeper than {MAX_DEPTH} levels")
+                if event.tag is not None and event.tag not in _COLLECTION_TAGS and event.tag != "!":
+                    raise InputError(f"{self.place(event)}: the YAML tag '{event.tag[:60]}' is not allowed in a config")
+                kind = Mapping if isinstance(event, yaml.MappingStartEvent) else Sequence
+                container = kind(line=event.start_mark.line + 1, column=event.start_mark.column + 1)
+                if event.anchor:
+                    self.open_anchors.add(event.anchor)
+                stack.append((container, None, event.anchor))
+                key_pending.append(None)
+            elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+                container, _, anchor = stack.pop()
+                key_pending.pop()
+                children = container.items.values() if isinstance(container, Mapping) else container.items
+                container.count += sum(1 if isinstance(child, Leaf) else child.count for child in children)
+                if anchor:
+                    self.open_anchors.discard(anchor)
+                    self.anchors[anchor] = container
+                attach(container, event)
+            elif isinstance(event, yaml.AliasEvent):
+                attach(self.alias(event), event)
+            elif isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise InputError(f"{self.place(event)}: the file holds more than one YAML document")
+        return root
+
+    def alias(self, event: yaml.AliasEvent) -> Node:
+        if event.anchor in self.open_anchors:
+            raise InputError(f"{self.place(event)}: the anchor '{event.anchor[:60]}' contains itself")
+        node = self.anchors.get(event.anchor)
+        if node is None:
+            raise InputError(f"{self.place(event)}: the alias '{event.anchor[:60]}' has no anchor before it")
+        self.count(1 if isinstance(node, Leaf) else node.count, event)
+        return node
+
+    def key(self, node: Node, event: yaml.Event) -> str:
+        if isinstance(node, Leaf) and isinstance(node.value, str | int | float | bool):
+            return node.value if isinstance(node.value, str) else str(node.value)
+        if isinstance(node, Leaf):
+            return "null"
+        raise InputError(f"{self.place(event)}: a mapping key must be text, not a list or a mapping")
+
+    def put(self, container: Mapping, key: str, node: Node, event: yaml.Event) -> None:
+        if key == "<<":
+            merged = node.items if isinstance(node, Sequence) else [node]
+            for part in merged:
+                if not isinstance(part, Mapping):
+                    raise InputError(f"{self.place(event)}: '<<' can only merge mappings")
+                for name, value in part.items.items():
+                    container.items.setdefault(name, value)
+            return
+        if key in container.items:
+            raise InputError(f"{self.place(event)}: the key '{key[:60]}' is given twice in one mapping")
+        container.items[key] = node
+
+
+def parse_tree(text: str, name: str) -> Node | None:
+    """Parse one YAML (or JSON) document.
+
+    Returns None for an empty document. Raises InputError with `name:line:column: sentence` for text that is not YAML,
+    nested deeper than MAX_DEPTH, expanding to more than MAX_NODES values, or with tags, duplicate keys or cycles.
+    """
+    try:
+        return _Builder(name).build(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name)
+        raise InputError(f"{where}: not valid YAML: {error.problem or error.context or 'cannot be parsed'}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from error
+
+
+def to_plain(node: Node | None) -> Plain:
+    """Return a tree as plain data, without its places."""
+    if node is None:
+        return None
+    if isinstance(node, Leaf):
+        return node.value
+    if isinstance(node, Sequence):
+        return [to_plain(item) for item in node.items]
+    return {key: to_plain(item) for key, item in node.items.items()}
+
+
+def from_plain(data: object, name: str, depth: int = 0) -> Node:
+    """Return plain Python data as a tree with no places; InputError for anything that is not plain data."""
+    if depth > MAX_DEPTH:
+        raise InputError(f"{name}: the mapping is nested deeper than {MAX_DEPTH} levels")
+    if data is None or isinstance(data, bool | int | float | str):
+        return Leaf(data, 0, 0)
+    if isinstance(data, dict):
+        found = Mapping()
+        for key, value in data.items():
+            if not isinstance(key, str):
+                raise InputError(f"{name}: the key {key!r:.60} is not text")
+            found.items[key] = from_plain(value, name, depth + 1)
+        return found
+    if isinstance(data, list | tuple | set | frozenset):
+        return Sequence([from_plain(item, name, depth + 1) for item in data])
+    raise InputError(f"{name}: a value of type {type(data).__name__} is not plain config data")

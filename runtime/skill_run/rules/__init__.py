@@ -1,0 +1,1 @@
+"""Evaluate the rules of the bundle on a Config: CEL environment, derived values, findings, fixes."""

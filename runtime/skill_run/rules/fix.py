@@ -1,0 +1,160 @@
+"""Apply the fixes of findings until nothing more can be fixed, and write the config back in its own form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from skill_run.config.model import NOWHERE, Assignment, Plain, Source, State
+from skill_run.config.resolve import Config
+from skill_run.config.write import write_back
+from skill_run.errors import InputError
+from skill_run.report.finding import Finding, ValidationReport
+from skill_run.rules.evaluate import RuleSet
+from skill_run.rules.validate import build_config, report_on
+
+MAX_ROUNDS: Final = 12
+_REPLACING_RULES: Final = frozenset({"renamed-field", "unknown-field"})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that a fix changed; `old` is None when it was not set."""
+
+    field: str
+    old: Plain
+    new: Plain
+    rule: str
+    semantic: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as JSON-ready data."""
+        return {"field": self.field, "old": self.old, "new": self.new, "rule": self.rule, "semantic": self.semantic}
+
+
+@dataclass(frozen=True, slots=True)
+class FixResult:
+    """The corrected input, what changed, and the reports before and after.
+
+    text: the input in its own form, None when the changes cannot be placed in it (then `note` says so and `changes`
+    is the list to apply by hand). left: findings that have a fix which was not applied.
+    """
+
+    before: ValidationReport
+    after: ValidationReport
+    changes: tuple[Change, ...]
+    removed: tuple[str, ...]
+    text: str | dict[str, Any] | None
+    note: str
+    left: tuple[Finding, ...]
+
+
+@dataclass(slots=True)
+class _Plan:
+    sets: dict[str, Plain] = field(default_factory=dict)
+    removes: list[str] = field(default_factory=list)
+    changes: dict[str, Change] = field(default_factory=dict)
+
+
+def fix_config(
+    sources: list[Source],
+    rules: RuleSet,
+    *,
+    semantic: bool = False,
+    original: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> FixResult:
+    """Fix what can be fixed.
+
+    sources: as read; semantic: also apply fixes that change what is trained; original: the mapping that was read, when
+    the input was one; settings: bridge, recipe, model, world_size, env, te and gpu as in validate_config.
+    """
+    name = sources[0].name
+    config = build_config(sources, **settings)
+    # The release was told by the input as it came; the fixed names must not change that.
+    settings = {**settings, "bridge": settings.get("bridge") or config.choice.release}
+    before = report = report_on(config, rules, name)
+    plan = _Plan()
+    for _ in range(MAX_ROUNDS):
+        if not _take(report, config, plan, semantic):
+            break
+        config = build_config(_patched(sources, plan), **settings)
+        report = report_on(config, rules, name)
+    text: str | dict[str, Any] | None
+    note = ""
+    try:
+        text = write_back(_target(sources), plan.sets, plan.removes, original)
+    except InputError as error:
+        text, note = None, str(error)
+    if sources[0].form == "sbatch" and plan.sets:
+        note = "add these overrides to the launch line of the script"
+    left = tuple(f for f in report.findings if f.fix and f.severity != "info" and (semantic or not f.fix_is_semantic))
+    waiting = tuple(f for f in report.findings if f.fix_is_semantic and not semantic)
+    return FixResult(before, report, tuple(plan.changes.values()), tuple(plan.removes), text, note, left + waiting)
+
+
+def _target(sources: list[Source]) -> Source:
+    """Return the source that is written back: overrides when there are some, else the input itself."""
+    overrides = [source for source in sources if source.form == "overrides"]
+    return overrides[-1] if overrides else sources[0]
+
+
+def _take(report: ValidationReport, config: Config, plan: _Plan, semantic: bool) -> bool:
+    """Add the fixes of one report to the plan; return whether anything new was planned."""
+    taken: set[str] = set()
+    progress = False
+    for finding in report.findings:
+        if not finding.fix or finding.severity == "info" or (finding.fix_is_semantic and not semantic):
+            continue
+        if any(name in taken for name in finding.fix) or _repeats(finding, plan):
+            continue
+        if finding.rule in _REPLACING_RULES:
+            plan.removes += [path for path in finding.fields if path not in plan.removes]
+        for path, value in finding.fix.items():
+            held = config.get(_canonical(path, config))
+            old = held.value if held.state is State.SET else None
+            first = plan.changes.get(path)
+            plan.sets[path] = value
+            plan.changes[path] = Change(
+                path, first.old if first else old, value, finding.rule, finding.fix_is_semantic
+            )
+            taken.add(path)
+            progress = True
+    return progress
+
+
+def _repeats(finding: Finding, plan: _Plan) -> bool:
+    """Tell whether a fix was already applied as it is, so that applying it again cannot help."""
+    return all(path in plan.sets and plan.sets[path] == value for path, value in finding.fix.items())
+
+
+def _canonical(path: str, config: Config) -> str:
+    from skill_run.bridge.names import to_canonical
+
+    return to_canonical(path, config.release.version, config.dataset_type)
+
+
+def _patched(sources: list[Source], plan: _Plan) -> list[Source]:
+    removed = set(plan.removes)
+    kept = [
+        Source(
+            form=source.form,
+            name=source.name,
+            text=source.text,
+            assignments=[a for a in source.assignments if a.path not in removed],
+            recipe=source.recipe,
+            recipe_location=source.recipe_location,
+            base_unknown=source.base_unknown,
+            world_size=source.world_size,
+            env=source.env,
+            imports=source.imports,
+            remarks=source.remarks,
+            bridge_hints=source.bridge_hints,
+            script=source.script,
+            override_tokens=source.override_tokens,
+        )
+        for source in sources
+    ]
+    fixes = [Assignment(path, value, NOWHERE, "force") for path, value in plan.sets.items()]
+    return [*kept, Source(form="overrides", name="fixes", assignments=fixes)]

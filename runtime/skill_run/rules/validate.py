@@ -1,0 +1,300 @@
+"""`validate_config`: one call from any form of config to a report of every problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from skill_run.bridge import recipes
+from skill_run.bridge.release import known_releases, load_release, matches
+from skill_run.bridge.version import Evidence, choose
+from skill_run.bundle.load import house_folder, load_house_rules, load_rules
+from skill_run.bundle.rule import Rule
+from skill_run.config.hf import read_model
+from skill_run.config.model import Form, Location, Remark, Source
+from skill_run.config.read import read_source
+from skill_run.config.repair import apply_launcher_repairs
+from skill_run.config.resolve import Config, evidence_names, resolve
+from skill_run.errors import InputError
+from skill_run.report.finding import BridgeChoice, ValidationReport
+from skill_run.rules.evaluate import Evaluation, RuleSet, upstream_verdict
+
+ConfigSource = str | Path | Mapping[str, Any]
+
+
+@cache
+def _compiled(rules: tuple[Rule, ...]) -> RuleSet:
+    return RuleSet(rules)
+
+
+@cache
+def bundle_rules() -> RuleSet:
+    """Return the bundle's own rules, compiled once per process."""
+    return _compiled_list(load_rules())
+
+
+def _compiled_list(rules: Sequence[Rule]) -> RuleSet:
+    return RuleSet(rules)
+
+
+def rule_set(source: ConfigSource | None, rules: str | Path | None) -> RuleSet:
+    """Return the bundle's rules plus a team's own: those in `rules`, else those near the config."""
+    folder = Path(rules) if rules is not None else house_folder(_path_of(source))
+    own = bundle_rules()
+    if folder is None:
+        return own
+    return RuleSet([*own.rules, *load_house_rules(folder, own.by_id)])
+
+
+def _path_of(source: ConfigSource | None) -> Path | None:
+    if isinstance(source, Path):
+        return source
+    if isinstance(source, str) and "\n" not in source and len(source) < 4096:
+        path = Path(source)
+        try:
+            return path if path.is_file() else None
+        except (OSError, ValueError):
+            return None
+    return None
+
+
+def validate_config(
+    source: ConfigSource | None,
+    *,
+    bridge: str | None = None,
+    world_size: int | None = None,
+    recipe: str | None = None,
+    overrides: Sequence[str] = (),
+    model: str | None = None,
+    env: Mapping[str, str] | None = None,
+    rules: str | Path | None = None,
+    te: str | None = None,
+    gpu: str | None = None,
+    form: Form | None = None,
+) -> ValidationReport:
+    """Judge a config by every rule of the bundle and of the team.
+
+    source: path, text or mapping of any supported form; None when only a recipe and overrides are given.
+    bridge: Megatron-Bridge version ("0.6.2", "main"); without it the installed, implied or newest one.
+    world_size: number of ranks (GPUs). recipe: name of a recipe function that the rest is laid over. overrides:
+    Hydra-style `section.field=value` tokens. model: Hugging Face folder, config.json or id. env: environment of the
+    run. rules: folder of house rules. te: Transformer Engine version. gpu: GPU type such as "h100". form: what `source`
+    is, when it is text.
+
+    Raises InputError when the input cannot be read or used, BundleError when a house rule is wrong.
+    """
+    return judge(
+        source,
+        rules=rule_set(source, rules),
+        bridge=bridge,
+        world_size=world_size,
+        recipe=recipe,
+        overrides=overrides,
+        model=model,
+        env=env,
+        te=te,
+        gpu=gpu,
+        form=form,
+    )
+
+
+def judge(
+    source: ConfigSource | None,
+    *,
+    rules: RuleSet,
+    bridge: str | None = None,
+    world_size: int | None = None,
+    recipe: str | None = None,
+    overrides: Sequence[str] = (),
+    model: str | None = None,
+    env: Mapping[str, str] | None = None,
+    te: str | None = None,
+    gpu: str | None = None,
+    form: Form | None = None,
+) -> ValidationReport:
+    """Judge a config by an explicit rule set; see validate_config."""
+    sources = read_sources(source, bridge=bridge, recipe=recipe, overrides=overrides, form=form)
+    config = build_config(
+        sources, bridge=bridge, recipe=recipe, model=model, world_size=world_size, env=env, te=te, gpu=gpu
+    )
+    return report_on(config, rules, sources[0].name)
+
+
+def read_sources(
+    source: ConfigSource | None,
+    *,
+    bridge: str | None = None,
+    recipe: str | None = None,
+    overrides: Sequence[str] = (),
+    form: Form | None = None,
+) -> list[Source]:
+    """Read the input and the overrides laid over it, in the order in which they apply."""
+    found: list[Source] = []
+    if source is not None:
+        found.append(read_source(source, bridge=bridge, form=form))
+    if overrides:
+        from skill_run.config.overrides import read_overrides
+
+        found.append(read_overrides(list(overrides), name="overrides"))
+    if not found:
+        if recipe is None:
+            raise InputError("nothing to validate: give a config file, a recipe name or overrides")
+        found.append(Source(form="recipe", name=recipe))
+    return found
+
+
+def build_config(
+    sources: Sequence[Source],
+    *,
+    bridge: str | None = None,
+    recipe: str | None = None,
+    model: str | None = None,
+    world_size: int | None = None,
+    env: Mapping[str, str] | None = None,
+    te: str | None = None,
+    gpu: str | None = None,
+) -> Config:
+    """Choose the release and resolve the sources over their recipe."""
+    if world_size is not None and (isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1):
+        raise InputError(f"the world size must be a whole number of at least 1, not {world_size!r:.40}")
+    name = recipe or next((source.recipe for source in sources if source.recipe), None)
+    choice = choose(bridge, _evidence(sources, name))
+    found = recipes.find_recipe(name, choice.release) if name else None
+    config = resolve(
+        sources,
+        choice,
+        recipe=found,
+        recipe_name=name,
+        model=model,
+        model_facts=read_model(model) if model else None,
+    )
+    if name is not None and found is None:
+        where = next((source.recipe_location for source in sources if source.recipe == name), None)
+        config.remarks += _recipe_remarks(name, choice, where)
+    config.remarks += _import_remarks(sources, choice)
+    _take_run(config, found, world_size, env, te, gpu)
+    apply_launcher_repairs(config, sources)
+    return config
+
+
+def report_on(config: Config, rules: RuleSet, name: str) -> ValidationReport:
+    """Evaluate a resolved config and collect the report."""
+    findings, undecided, applied = Evaluation(config, rules).run()
+    return ValidationReport(
+        source=name,
+        bridge=config.choice,
+        world_size=config.world_size,
+        base=config.base_text,
+        upstream_validate=upstream_verdict(findings, undecided, rules, config),
+        findings=tuple(findings),
+        not_checked=tuple(undecided),
+        rules_checked=applied - len(undecided),
+    )
+
+
+def _evidence(sources: Sequence[Source], recipe: str | None) -> Evidence:
+    names, dataset_type = evidence_names(sources)
+    hints = [hint for source in sources for hint in source.bridge_hints]
+    if recipe is not None:
+        having = recipes.releases_with(recipe)
+        if having and len(having) < len(known_releases()):
+            hints.append((_span(having), f"recipe {recipe}"))
+    hints += [hint for source in sources for item in source.imports for hint in _import_hints(item.module, item.symbol)]
+    complete = sources[0].form == "container" and len(sources[0].assignments) >= 200
+    return Evidence(names, dataset_type, hints, complete)
+
+
+def _span(versions: Sequence[str]) -> str:
+    """Return a specifier for recorded releases that follow each other."""
+    return f"=={versions[0]}" if len(versions) == 1 else f">={versions[0]},<={versions[-1]}"
+
+
+def _moved(module: str, symbol: str | None) -> Iterable[dict[str, Any]]:
+    from skill_run.bridge.release import index
+
+    for entry in index()["moved_classes"]:
+        if symbol == entry["symbol"] and module in (entry["old"], entry["new"]):
+            yield entry
+            return
+    for entry in index()["moved_modules"]:
+        for key in ("old", "new"):
+            path = entry[key]
+            if path is not None and (module == path or module.startswith(path + ".")):
+                yield entry
+                return
+
+
+def _fits(module: str, entry: Mapping[str, Any], version: str) -> bool:
+    """Tell whether a module of a moved-import entry exists in a release."""
+    inside = matches(entry["bridge"], version)
+    old, new = entry["old"], entry["new"]
+    if old is not None and (module == old or module.startswith(old + ".")):
+        return not inside
+    if old is None:
+        return not inside
+    return inside or new == old
+
+
+def _import_hints(module: str, symbol: str | None) -> Iterable[tuple[str, str]]:
+    for entry in _moved(module, symbol):
+        having = [version for version in known_releases() if _fits(module, entry, version)]
+        if having and len(having) < len(known_releases()):
+            yield _span(having), f"import of {module}"
+
+
+def _import_remarks(sources: Sequence[Source], choice: BridgeChoice) -> list[Remark]:
+    found: list[Remark] = []
+    for source in sources:
+        for item in source.imports:
+            for entry in _moved(item.module, item.symbol):
+                if _fits(item.module, entry, choice.version):
+                    continue
+                instead = entry.get("instead") or (entry["new"] if matches(entry["bridge"], choice.version) else entry["old"])
+                found.append(
+                    Remark(
+                        "wrong-import",
+                        f"{item.module} does not exist in Megatron-Bridge {choice.version}, so the import raises "
+                        f"ModuleNotFoundError; use {instead}.",
+                        (),
+                        item.location,
+                    )
+                )
+    return found
+
+
+def _recipe_remarks(name: str, choice: BridgeChoice, where: Location | None) -> list[Remark]:
+    location = where or Location()
+    having = recipes.releases_with(name)
+    near = recipes.nearest_recipe(name, choice.release)
+    if having:
+        told = f"Recipe {name} exists in Megatron-Bridge {', '.join(having)}, not in {choice.release}."
+        return [Remark("unknown-recipe", told + (f" Nearest here: {near}." if near else ""), (), location)]
+    if near is not None:
+        return [
+            Remark("unknown-recipe", f"Megatron-Bridge {choice.release} has no recipe {name}; did you mean {near}?", (), location)
+        ]
+    return []
+
+
+def _take_run(
+    config: Config,
+    recipe: recipes.Recipe | None,
+    world_size: int | None,
+    env: Mapping[str, str] | None,
+    te: str | None,
+    gpu: str | None,
+) -> None:
+    if world_size is not None:
+        config.world_size = world_size
+    if config.env is not None or env is not None:
+        config.env_complete = True
+    config.env = {**(recipe.env if recipe else {}), **(config.env or {}), **(env or {})}
+    config.te = te or config.te
+    config.gpu = (gpu or config.gpu or "").lower() or None
+
+
+def release_of(config: Config) -> str:
+    """Return the paired Megatron Core release of a config's Bridge release."""
+    return load_release(config.choice.release).core

@@ -1,0 +1,1 @@
+"""What `skill-run verify` runs: proof that this installation judges configs as recorded."""
