@@ -39,14 +39,20 @@ def cli() -> None:
 @click.option("--recipe", metavar="NAME", help="Recipe function the config or the overrides are laid over.")
 @click.option("--bridge", metavar="VERSION", help="Megatron-Bridge version, such as 0.6.2 or main.")
 @click.option("--world-size", "-n", type=int, metavar="N", help="Number of ranks (GPUs) of the run.")
-@click.option("--model", metavar="DIR|ID", help="Hugging Face folder or config.json for head counts and the like, or a model id.")
+@click.option(
+    "--model", metavar="DIR|ID", help="Hugging Face folder or config.json for head counts and the like, or a model id."
+)
 @click.option("--env", "environment", metavar="K=V", multiple=True, help="Environment variable of the run; repeatable.")
 @click.option("--te", metavar="VERSION", help="Transformer Engine version on the GPU machine.")
 @click.option("--gpu", metavar="TYPE", help="GPU type, such as h100 or b200.")
 @click.option("--rules", metavar="DIR", help="Folder of house rules (default: .skill-run/rules near the config).")
 @click.option("--form", type=click.Choice(_FORMS), help="What standard input holds, when it cannot be told.")
-@click.option("--level", type=click.Choice(_LEVELS), default="corruption", show_default=True, help="Exit 1 from this severity on.")
-@click.option("--format", "form_out", type=click.Choice(_FORMATS), default="text", show_default=True, help="Form of the report.")
+@click.option(
+    "--level", type=click.Choice(_LEVELS), default="corruption", show_default=True, help="Exit 1 from this severity on."
+)
+@click.option(
+    "--format", "form_out", type=click.Choice(_FORMATS), default="text", show_default=True, help="Form of the report."
+)
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE instead of standard output.")
 @click.option("--verbose", "-v", is_flag=True, help="List every rule that was not checked.")
 @click.option("--fix", is_flag=True, help="Print the corrected config; the report goes to standard error.")
@@ -154,7 +160,13 @@ def _rendered(report: ValidationReport, options: dict[str, Any], stream: Any) ->
 
         width = min(shutil.get_terminal_size().columns, 110)
     return render(
-        report, options["form_out"], color=color, width=width, verbose=options["verbose"], level=options["level"], root=Path.cwd()
+        report,
+        options["form_out"],
+        color=color,
+        width=width,
+        verbose=options["verbose"],
+        level=options["level"],
+        root=Path.cwd(),
     )
 
 
@@ -282,7 +294,7 @@ def skills_show(name: str, form_out: str) -> int:
 @cli.command()
 @click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)
 def verify(form_out: str) -> int:
-    """Prove that this installation works: cards, rules with their examples, recorded outcomes of upstream, one real config."""
+    """Prove that this installation works: cards, rules and their examples, recorded outcomes, one real config."""
     import json
 
     from skill_run.verify.run import run_checks
@@ -301,7 +313,13 @@ def verify(form_out: str) -> int:
 
 
 @cli.command()
-@click.option("--root", "roots", metavar="DIR", multiple=True, help="Folder the server may read configs from; repeatable (default: here).")
+@click.option(
+    "--root",
+    "roots",
+    metavar="DIR",
+    multiple=True,
+    help="Folder the server may read configs from; repeatable (default: here).",
+)
 def mcp(roots: tuple[str, ...]) -> int:
     """Serve the tools to an assistant over MCP on standard input and output."""
     from skill_run.mcp_server import run
@@ -339,7 +357,10 @@ def main() -> NoReturn:
         if "SKILL_RUN_DEBUG" in os.environ:
             raise
         kind = type(error).__name__
-        _fail(f"internal error ({kind}: {str(error)[:200]}); set SKILL_RUN_DEBUG=1 for the details and report it", EXIT_INPUT)
+        _fail(
+            f"internal error ({kind}: {str(error)[:200]}); set SKILL_RUN_DEBUG=1 for the details and report it",
+            EXIT_INPUT,
+        )
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

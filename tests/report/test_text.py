@@ -44,16 +44,17 @@ warning slow-layout: slow layout
   more: skill-run explain slow-layout
 
 info sp-is-reset: upstream resets SP
-  at conf.yaml:12:3
-  micro_batch_size is 4, but one pack is already a whole micro-batch.
-  Megatron-Bridge itself: notices in validate()
-  more: skill-run explain sp-is-reset
 
 The real ConfigContainer.validate() of 0.6.2 would raise an error.
 3 rules not checked: pass --model DIR (2 rules), --world-size N (1 rule);
   --verbose lists them.
 1 error, 1 corruption, 1 warning, 1 info; 63 rules checked, 3 not checked"""
     )
+
+
+def test_what_is_only_good_to_know_is_one_line_until_verbose_asks_for_more(four_severities: ValidationReport) -> None:
+    assert "explain sp-is-reset" not in render_text(four_severities)
+    assert "explain sp-is-reset" in render_text(four_severities, verbose=True)
 
 
 def test_a_clean_report_has_four_lines(report: Callable[..., ValidationReport]) -> None:

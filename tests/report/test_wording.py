@@ -80,7 +80,7 @@ def test_rules_not_checked_are_folded_by_what_would_decide_them_most_first(
     )
     assert not_checked_summary(report(not_checked=entries)) == (
         "6 rules not checked: pass --model DIR (2 rules), --env NAME=VALUE (1 rule), "
-        "--gpu NAME and --te VERSION (1 rule), --model DIR and --world-size N (1 rule), --world-size N (1 rule)"
+        "--gpu TYPE and --te VERSION (1 rule), --model DIR and --world-size N (1 rule), --world-size N (1 rule)"
     )
 
 

@@ -66,6 +66,13 @@ def _alike(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
+def _nearness(name: str, section: str, version: str) -> tuple[float, bool, float, str]:
+    """Rank a field by how well its section matches; where none does, a field that every run has comes first."""
+    alike = _alike(name.rpartition(".")[0], section)
+    spec = load_release(version).fields.get(name)
+    return alike if alike > 0.6 else 0, spec is not None and not spec.foreign, alike, name
+
+
 def nearest(written: str, version: str) -> str | None:
     """Return the written name of the release that is closest to a misspelt one, or None when nothing is close."""
     names = load_release(version).written_names()
@@ -74,7 +81,7 @@ def nearest(written: str, version: str) -> str | None:
     for name in names:
         leaves.setdefault(name.rpartition(".")[2], []).append(name)
     if leaf in leaves:
-        return max(leaves[leaf], key=lambda name: (_alike(name.rpartition(".")[0], section), name))
+        return max(leaves[leaf], key=lambda name: _nearness(name, section, version))
     same = [name for name in names if name.startswith(section + ".")]
     for pool in (same, names):
         found = difflib.get_close_matches(written, pool, n=1, cutoff=0.85)

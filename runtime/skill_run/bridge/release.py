@@ -112,9 +112,7 @@ def load_release(version: str) -> Release:
         specs_field=raw["specs_field"],
         fields={name: _spec(entry) for name, entry in raw["fields"].items()},
         specs={name: _spec(entry) for name, entry in raw["specs"].items()},
-        datasets={
-            cls: {name: _spec(entry) for name, entry in table.items()} for cls, table in raw["datasets"].items()
-        },
+        datasets={cls: {name: _spec(entry) for name, entry in table.items()} for cls, table in raw["datasets"].items()},
         imports=raw["imports"],
     )
 

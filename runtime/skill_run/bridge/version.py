@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from skill_run.bridge.release import index, known_releases, load_release, matches, newest_release
 from skill_run.errors import InputError
@@ -31,13 +31,15 @@ class Evidence:
 
 def normalise(asked: str) -> str:
     """Return a version a user typed in PEP 440 form (`v0.6.2`, `main`, `0.7.dev`); InputError when it is not one."""
+    if not isinstance(asked, str):
+        raise InputError(f"the Megatron-Bridge version must be text such as '{newest_release()}', not {asked!r:.40}")
     text = asked.strip()
     named = index()["names"].get(text.lower())
     if named is not None:
         return str(named)
     try:
         return str(Version(text))
-    except InvalidVersion as error:
+    except ValueError as error:
         known = ", ".join(known_releases())
         raise InputError(
             f"'{asked[:60]}' is not a Megatron-Bridge version; recorded releases are {known}, and main"
@@ -137,6 +139,8 @@ def _implied(evidence: Evidence) -> BridgeChoice:
         )
     others = [version for version in candidates if len(misfits[version]) > len(misfits[best])]
     if others:
-        example = next((item for version in reversed(others) for item in misfits[version] if item not in misfits[best]), "")
+        example = next(
+            (item for version in reversed(others) for item in misfits[version] if item not in misfits[best]), ""
+        )
         return BridgeChoice(best, best, f"implied by the input: {example} does not fit {', '.join(others)}")
     return BridgeChoice(best, best, f"implied by the input: its fields are those of {best}")

@@ -32,7 +32,9 @@ def card_faults(path: Path, shown: str) -> list[str]:
         return faults
     named = {str(name) for name in _constraints(data)}
     there = {rule.stem for rule in (path.parent / "rules").glob("*.yaml")}
-    faults += [f"{shown}:1: the rule '{name}' of constraints has no file" for name in sorted(named - there) if "/" not in name]
+    faults += [
+        f"{shown}:1: the rule '{name}' of constraints has no file" for name in sorted(named - there) if "/" not in name
+    ]
     faults += [f"{shown}:1: the rule file '{name}' is not among constraints" for name in sorted(there - named)]
     return faults
 
@@ -48,6 +50,10 @@ def check_cards(root: Path) -> tuple[list[str], int]:
     """Check the bundle's card and every skill's; return the faults and the number of cards."""
     paths = [root / "card.yaml", *sorted(root.glob("skills/*/card.yaml"))]
     faults = [fault for path in paths for fault in card_faults(path, str(path.relative_to(root)))]
-    without = [folder for folder in sorted((root / "skills").iterdir()) if folder.is_dir() and not (folder / "card.yaml").is_file()]
+    without = [
+        folder
+        for folder in sorted((root / "skills").iterdir())
+        if folder.is_dir() and not (folder / "card.yaml").is_file()
+    ]
     faults += [f"{folder.relative_to(root)}/card.yaml:1: the skill has no card" for folder in without]
     return faults, len(paths)

@@ -40,17 +40,23 @@ def _validator(name: SchemaName) -> Any:
     return Draft202012Validator(schema(name))
 
 
+def _child(node: Node | None, step: Any) -> Node | None:
+    if isinstance(node, TreeMapping):
+        return node.items.get(step)
+    if isinstance(node, TreeSequence) and isinstance(step, int) and step < len(node.items):
+        return node.items[step]
+    return None
+
+
 def _line(root: Node | None, path: Iterable[Any]) -> int:
     """Return the line of the deepest node on a path."""
     line = 1
     node = root
     for step in path:
-        if isinstance(node, TreeMapping) and isinstance(step, str) and step in node.items:
-            node = node.items[step]
-        elif isinstance(node, TreeSequence) and isinstance(step, int) and step < len(node.items):
-            node = node.items[step]
-        else:
+        child = _child(node, step)
+        if child is None:
             break
+        node = child
         line = node.line or line
     return line
 
@@ -189,7 +195,7 @@ def _example_faults(rule: Rule) -> Iterable[tuple[str, str]]:
             except (InputError, BundleError) as error:
                 outcome = f"raises: {error}"
             if outcome != key:
-                yield key, f"example {number} of `{key}` {'is ' if outcome in ('fails', 'passes', 'not applicable') else ''}{outcome}"
+                yield key, f"example {number} of `{key}`: the rule says: {outcome}"
 
 
 def check_rule_files(root: Path, only: Sequence[str] = ()) -> list[str]:

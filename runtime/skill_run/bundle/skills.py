@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ class SkillSummary:
     description: str
     title: str
     validated_on: str
-    rules: int
+    rule_count: int
     path: Path
 
     def to_dict(self) -> dict[str, Any]:
@@ -39,7 +40,7 @@ class SkillSummary:
             "description": self.description,
             "title": self.title,
             "validated_on": self.validated_on,
-            "rules": self.rules,
+            "rule_count": self.rule_count,
             "path": str(self.path),
         }
 
@@ -76,6 +77,19 @@ class SkillDetails:
             "rules": [line.to_dict() for line in self.rules],
             "references": list(self.references),
         }
+
+    def render_text(self, width: int = 100) -> str:
+        """Return the skill for a terminal of `width` columns: SKILL.md, then its references and rules."""
+        lines = [self.text.rstrip() or f"{self.summary.name} has no {SKILL_FILE}"]
+        if self.references:
+            lines += ["", f"References ({self.summary.path / REFERENCES}):", *(f"  {name}" for name in self.references)]
+        lines += ["", f"Rules ({self.summary.rule_count}):"]
+        for line in self.rules:
+            told = f"{line.severity} {line.id}: {line.title}"
+            lines.append(
+                textwrap.fill(told, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+            )
+        return "\n".join(lines)
 
 
 def list_skills(root: Path | None = None) -> list[SkillSummary]:
@@ -150,21 +164,26 @@ def _summary(folder: Path, rules: int) -> SkillSummary:
         name=folder.name,
         description=_line(front.get("description")),
         title=_line(card.get("title")),
-        validated_on=_line(card.get("validated_on")),
-        rules=rules,
+        validated_on=_validated_on(card.get("validated_on")),
+        rule_count=rules,
         path=folder,
     )
 
 
 def _line(value: object) -> str:
-    """Return a value of a card as one line of text."""
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ", ".join(_line(item) for item in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_line(item)}" for key, item in value.items())
-    return " ".join(str(value).split())
+    """Return a text of a card or a frontmatter on one line."""
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _validated_on(value: object) -> str:
+    """Return `2026-11-30, Megatron-Bridge 0.5.1, 0.6.2` for a card's date and releases."""
+    if not isinstance(value, dict):
+        return _line(value)
+    releases = value.get("releases")
+    entries = releases if isinstance(releases, list) else []
+    versions = [_line(entry.get("bridge") if isinstance(entry, dict) else entry) for entry in entries]
+    told = f"Megatron-Bridge {', '.join(versions)}" if versions else ""
+    return ", ".join(filter(None, (_line(value.get("date")), told)))
 
 
 def _text(folder: Path) -> str:

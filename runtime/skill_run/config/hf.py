@@ -33,6 +33,15 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+# Fields that facts_from tells from more than one key.
+MODEL_FIELDS: Final = frozenset(_FIELDS) | {
+    "model.experimental_attention_variant",
+    "model.is_hybrid_model",
+    "model.softmax_type",
+    "model.window_size",
+}
+
+
 def read_model(model: str) -> dict[str, Plain]:
     """Return canonical fields told by a model's config.json; {} when `model` is an id and not a path.
 
@@ -46,7 +55,9 @@ def read_model(model: str) -> dict[str, Plain]:
         there = False
     if not there:
         if model.startswith((".", "/", "~")) or model.endswith(".json"):
-            raise InputError(f"{model[:200]} is not there; --model takes a folder with config.json, that file, or a model id")
+            raise InputError(
+                f"{model[:200]} is not there; --model takes a folder with config.json, that file, or a model id"
+            )
         return {}
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
@@ -60,6 +71,23 @@ def read_model(model: str) -> dict[str, Plain]:
     return facts_from(data)
 
 
+def _variants(source: dict[str, Any]) -> dict[str, Plain]:
+    """Tell the attention variant, hybrid layers, softmax and window that Bridge derives from a model's config."""
+    model_type = str(source.get("model_type"))
+    variant = "dsa" if "index_topk" in source else "gated_delta_net" if "linear_num_key_heads" in source else None
+    facts: dict[str, Plain] = {
+        "model.experimental_attention_variant": variant,
+        "model.is_hybrid_model": "mamba_num_heads" in source or "hybrid_override_pattern" in source,
+        "model.softmax_type": "learnable" if model_type == "gpt_oss" else "vanilla",
+    }
+    window = source.get("sliding_window")
+    if not isinstance(window, int) or source.get("use_sliding_window") is False:
+        facts["model.window_size"] = None
+    elif model_type == "mistral":
+        facts["model.window_size"] = [window - 1, 0]
+    return facts
+
+
 def facts_from(data: dict[str, Any]) -> dict[str, Plain]:
     """Return canonical fields from a parsed config.json (the text part of a multimodal model)."""
     text = data.get("text_config") or data.get("llm_config") or data.get("thinker_config", {})
@@ -71,6 +99,7 @@ def facts_from(data: dict[str, Any]) -> dict[str, Plain]:
     for name in ("model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.vocab_size"):
         if facts[name] is None:
             del facts[name]
+    facts.update(_variants(source))
     rope = source.get("rope_scaling") or source.get("rope_parameters")
     if isinstance(rope, dict):
         kind = rope.get("rope_type", rope.get("type"))

@@ -19,13 +19,18 @@ Form = Literal["container", "yaml", "json", "mapping", "overrides", "python", "r
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the input: file as the user named it (None for an argument), line and column from 1."""
+    """A place in the input: file as the user named it, line and column from 1.
+
+    Without a file and a line, column counts the command-line arguments or tokens instead.
+    """
 
     file: str | None = None
     line: int | None = None
     column: int | None = None
 
     def __str__(self) -> str:
+        if self.file is None and self.line is None and self.column is not None:
+            return f"argument {self.column}"
         parts = [self.file or "input"]
         if self.line is not None:
             parts.append(str(self.line))
@@ -94,8 +99,9 @@ class Source:
     """What one reader found in one input, still in written names.
 
     recipe: name of the recipe function the input starts from; base_unknown: why the starting point cannot be known
-    (then every field that is not assigned is unknown, not default); cli_flags: launcher flags seen, as written.
-    script: the training script that a command line starts. bridge_hints: (version specifier such as ">=0.6", reason) pairs that say which releases the input fits.
+    (then every field that is not assigned is unknown, not default); script: the training script that a command line
+    starts; env: the run's environment, None when the input says nothing of it; bridge_hints: pairs of a version
+    specifier such as ">=0.6" and the reason why the input fits only those releases.
     """
 
     form: Form

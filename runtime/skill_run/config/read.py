@@ -30,7 +30,9 @@ _PYTHON_LINE = re.compile(r"^(?:from\s+[\w.]+\s+import\s|import\s+[\w.]+|def\s+\
 _CONTAINER_TARGET = "ConfigContainer"
 
 
-def read_source(source: str | Path | Mapping[str, Any], *, bridge: str | None = None, form: Form | None = None) -> Source:
+def read_source(
+    source: str | Path | Mapping[str, Any], *, bridge: str | None = None, form: Form | None = None
+) -> Source:
     """Return the Source of a path, of config text, or of a mapping (nested or dotted).
 
     bridge: the version asked for, which decides what launcher flags mean. Raises InputError.
@@ -39,6 +41,8 @@ def read_source(source: str | Path | Mapping[str, Any], *, bridge: str | None = 
         return read_mapping(source)
     if isinstance(source, str) and ("\n" in source or form is not None):
         return read_config_text(source, name="<text>", form=form or _form_of_text(source), bridge=bridge)
+    if not isinstance(source, str | Path):
+        raise InputError(f"a config is a path, text or a mapping, not a value of type {type(source).__name__}")
     path = Path(source)
     try:
         there = path.exists()

@@ -25,7 +25,12 @@ def apply_launcher_repairs(config: Config, sources: Sequence[Source]) -> None:
         _put(config, "model.seq_length", length.value)
     cp = config.get("model.context_parallel_size")
     classes = by_version(index()["dataset_classes"]["sft"], config.version) or []
-    if cp.state is State.UNKNOWN or not isinstance(cp.value, int) or cp.value <= 1 or config.dataset_type not in classes:
+    if (
+        cp.state is State.UNKNOWN
+        or not isinstance(cp.value, int)
+        or cp.value <= 1
+        or config.dataset_type not in classes
+    ):
         return
     _put(config, "model.calculate_per_token_loss", True)
     _put(config, "ddp.average_in_collective", False)

@@ -113,6 +113,8 @@ class Config:
                 return Value(State.UNKNOWN, reason="may be set by the recipe")
             if canonical in data["launch_fields"] and not self.final:
                 return Value(State.UNKNOWN, reason="is given when the run is launched")
+        if canonical in data["second_names"]:
+            return Value(State.UNSET, value=None)
         if canonical in ("dataset.type", "model.type", "peft.type"):
             return Value(State.UNKNOWN if canonical != "peft.type" else State.UNSET, reason="the class is not named")
         if canonical == "dataset.enable_offline_packing" and not names.exists(canonical, self.release.version):
@@ -120,7 +122,9 @@ class Config:
         spec = self.release.field(self.written(canonical), self.dataset_type)
         if spec is None:
             return Value(State.UNSET, value=None)
-        if canonical.startswith("dataset.offline_packing_specs.") and not self.is_given("dataset.offline_packing_specs"):
+        if canonical.startswith("dataset.offline_packing_specs.") and not self.is_given(
+            "dataset.offline_packing_specs"
+        ):
             return Value(State.UNSET, value=None)
         if canonical.startswith("dataset.") and self.dataset_type is None and canonical in data["launch_fields"]:
             return Value(State.UNKNOWN, reason="the dataset class is not named")
@@ -256,7 +260,9 @@ class _Resolver:
             self.take_pseudo(path, value)
             return
         section = path.partition(".")[0]
-        if path.endswith("._target_") or (path.endswith(".type") and section in _SECTION_TYPES and path.count(".") == 1):
+        if path.endswith("._target_") or (
+            path.endswith(".type") and section in _SECTION_TYPES and path.count(".") == 1
+        ):
             self.take_class(path.rpartition(".")[0], assignment)
             return
         if isinstance(value, dict) and "_target_" in value:
@@ -362,7 +368,8 @@ class _Resolver:
             if self.tolerated(path):
                 self.config.values[path] = self.value_of(assignment)
                 return
-            if path not in index()["fields_read_on_any_dataset"]:
+            own_name = names.to_written(path, self.release.version) == path
+            if path not in index()["fields_read_on_any_dataset"] or not own_name:
                 self.unknown.setdefault(path, []).append(assignment)
                 return
         if spec is None:
@@ -384,8 +391,11 @@ class _Resolver:
             held = Value(State.SET, value, held.location, path)
         if canonical == "model.cuda_graph_modules" and path != canonical and held.value is None:
             return
-        if path == "dataset.sequence_length":
+        if path in index()["second_names"]:
             self.config.values[path] = held
+            first = self.seen.get(canonical)
+            if first is not None and first.path == canonical:
+                return
         self.note_duplicate(assignment, canonical)
         self.drop_null_parent(canonical)
         self.config.values[canonical] = held
@@ -411,8 +421,15 @@ class _Resolver:
             return True
         if section == "dataset":
             known_class = self.config.dataset_type in self.release.datasets
-            return not known_class and self.config.dataset_type is not None and names.nearest(path, self.release.version) is None
-        if not any(name.startswith(section + ".") for name in self.release.fields) or section in ("peft", "comm_overlap"):
+            return (
+                not known_class
+                and self.config.dataset_type is not None
+                and names.nearest(path, self.release.version) is None
+            )
+        if not any(name.startswith(section + ".") for name in self.release.fields) or section in (
+            "peft",
+            "comm_overlap",
+        ):
             return True
         if section == "model" and self.config.model_type not in _OPEN_MODEL_TYPES:
             return not names.other_releases(path) and names.nearest(path, self.release.version) is None
@@ -439,7 +456,10 @@ class _Resolver:
             )
         if assignment.operation == "override" and self.config.base != "unknown":
             parent = canonical.rpartition(".")[0]
-            if parent in ("dataset.offline_packing_specs", "comm_overlap", "peft") and self.config.is_given(parent) is False:
+            if (
+                parent in ("dataset.offline_packing_specs", "comm_overlap", "peft")
+                and self.config.is_given(parent) is False
+            ):
                 self.remark(
                     "override-fails",
                     f"{self.config.written(parent)} is null in the config this override is applied to, so Hydra refuses "

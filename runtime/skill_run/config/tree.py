@@ -18,10 +18,13 @@ from skill_run.errors import InputError
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64
 MAX_NODES: Final = 200_000
+MAX_DIGITS: Final = 400
 
 _TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS: Final = {_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "binary")}
 _COLLECTION_TAGS: Final = {_TAG + name for name in ("map", "seq", "set", "omap", "pairs")} | {_TAG + "python/tuple"}
+_KINDS: Final = {"int": "a number", "float": "a number", "bool": "true or false", "null": "null"}
+_CONVERTED: Final = {_TAG + name for name in _KINDS}
 _WORDS: Final[dict[str, Plain]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)$")
 # OmegaConf, which reads these files upstream, takes 1e-5 for a float although YAML 1.1 does not.
@@ -46,16 +49,19 @@ class Sequence:
     line: int = 0
     column: int = 0
     count: int = 1
+    depth: int = 1
 
 
 @dataclass(slots=True)
 class Mapping:
-    """A mapping of nodes with the place where it starts."""
+    """A mapping of nodes with the place where it starts; `merged` are the keys that only `<<` gave it."""
 
     items: dict[str, Node] = field(default_factory=dict)
     line: int = 0
     column: int = 0
     count: int = 1
+    depth: int = 1
+    merged: set[str] = field(default_factory=set)
 
 
 Node = Leaf | Sequence | Mapping
@@ -64,6 +70,8 @@ Node = Leaf | Sequence | Mapping
 def _scalar(text: str, plain: bool, tag: str | None, where: Location) -> Plain:
     if tag is not None and tag not in _SCALAR_TAGS and tag != "!":
         raise InputError(f"{where}: the YAML tag '{tag[:60]}' is not allowed in a config")
+    if tag in _CONVERTED:
+        return _convert(tag, text, where)
     if not plain or tag in (_TAG + "str", "!"):
         return text
     if text in _WORDS:
@@ -76,22 +84,31 @@ def _scalar(text: str, plain: bool, tag: str | None, where: Location) -> Plain:
 
 
 def _rare_scalar(text: str, where: Location) -> Plain:
-    for kind, pattern in _RESOLVERS.get(text[:1], ()):
-        if not pattern.match(text):
-            continue
-        name = kind.removeprefix(_TAG)
-        if name == "int" and len(text) > 400:
-            raise InputError(f"{where}: a number of {len(text)} digits is out of range")
-        if name in ("int", "float", "bool", "null"):
-            node = yaml.ScalarNode(kind, text)
-            constructor = yaml.constructor.SafeConstructor()
-            try:
-                value = getattr(constructor, f"construct_yaml_{name}")(node)
-            except (ValueError, KeyError, OverflowError) as error:
-                raise InputError(f"{where}: '{text[:60]}' is not a number that can be read") from error
-            return value  # type: ignore[no-any-return]
-        return text
-    return text
+    tag = next((tag for tag, pattern in _RESOLVERS.get(text[:1], ()) if pattern.match(text)), None)
+    return _convert(tag, text, where) if tag in _CONVERTED else text
+
+
+def _convert(tag: str, text: str, where: Location) -> Plain:
+    """Return the value of a scalar with one of the tags in `_CONVERTED`, as YAML 1.1 reads it."""
+    name = tag.removeprefix(_TAG)
+    if name == "int" and len(text) > MAX_DIGITS:
+        raise InputError(f"{where}: a number of {len(text)} digits is out of range")
+    try:
+        value = getattr(yaml.constructor.SafeConstructor(), f"construct_yaml_{name}")(yaml.ScalarNode(tag, text))
+    except (ValueError, LookupError, OverflowError) as error:
+        raise InputError(f"{where}: '{text[:60]}' is not {_KINDS[name]} that can be read") from error
+    return value  # type: ignore[no-any-return]
+
+
+def _measure(container: Sequence | Mapping) -> None:
+    """Note how many nodes a finished container holds and how deep it is."""
+    children = container.items.values() if isinstance(container, Mapping) else container.items
+    for child in children:
+        if isinstance(child, Leaf):
+            container.count += 1
+        else:
+            container.count += child.count
+            container.depth = max(container.depth, child.depth + 1)
 
 
 class _Builder:
@@ -108,6 +125,9 @@ class _Builder:
         self.nodes += amount
         if self.nodes > MAX_NODES:
             raise InputError(f"{self.place(event)}: the YAML expands to more than {MAX_NODES} values")
+
+    def too_deep(self, event: yaml.Event) -> InputError:
+        return InputError(f"{self.place(event)}: the YAML is nested deeper than {MAX_DEPTH} levels")
 
     def build(self, text: str) -> Node | None:
         # Frames: (container, key waiting for its value, anchor, where the container starts).
@@ -144,7 +164,7 @@ class _Builder:
             elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
                 self.count(1, event)
                 if len(stack) >= MAX_DEPTH:
-                    raise InputError(f"{self.place(event)}: the YAML is nested deeper than {MAX_DEPTH} levels")
+                    raise self.too_deep(event)
                 if event.tag is not None and event.tag not in _COLLECTION_TAGS and event.tag != "!":
                     raise InputError(f"{self.place(event)}: the YAML tag '{event.tag[:60]}' is not allowed in a config")
                 kind = Mapping if isinstance(event, yaml.MappingStartEvent) else Sequence
@@ -156,27 +176,31 @@ class _Builder:
             elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
                 container, _, anchor = stack.pop()
                 key_pending.pop()
-                children = container.items.values() if isinstance(container, Mapping) else container.items
-                container.count += sum(1 if isinstance(child, Leaf) else child.count for child in children)
+                _measure(container)
                 if anchor:
                     self.open_anchors.discard(anchor)
                     self.anchors[anchor] = container
                 attach(container, event)
             elif isinstance(event, yaml.AliasEvent):
-                attach(self.alias(event), event)
+                attach(self.alias(event, len(stack)), event)
             elif isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
                     raise InputError(f"{self.place(event)}: the file holds more than one YAML document")
         return root
 
-    def alias(self, event: yaml.AliasEvent) -> Node:
+    def alias(self, event: yaml.AliasEvent, depth: int) -> Node:
         if event.anchor in self.open_anchors:
             raise InputError(f"{self.place(event)}: the anchor '{event.anchor[:60]}' contains itself")
         node = self.anchors.get(event.anchor)
         if node is None:
             raise InputError(f"{self.place(event)}: the alias '{event.anchor[:60]}' has no anchor before it")
-        self.count(1 if isinstance(node, Leaf) else node.count, event)
+        if isinstance(node, Leaf):
+            self.count(1, event)
+            return node
+        self.count(node.count, event)
+        if depth + node.depth > MAX_DEPTH:
+            raise self.too_deep(event)
         return node
 
     def key(self, node: Node, event: yaml.Event) -> str:
@@ -193,9 +217,13 @@ class _Builder:
                 if not isinstance(part, Mapping):
                     raise InputError(f"{self.place(event)}: '<<' can only merge mappings")
                 for name, value in part.items.items():
-                    container.items.setdefault(name, value)
+                    if name not in container.items:
+                        container.items[name] = value
+                        container.merged.add(name)
             return
-        if key in container.items:
+        if key in container.merged:
+            container.merged.remove(key)
+        elif key in container.items:
             raise InputError(f"{self.place(event)}: the key '{key[:60]}' is given twice in one mapping")
         container.items[key] = node
 
@@ -212,6 +240,8 @@ def parse_tree(text: str, name: str) -> Node | None:
         mark = error.problem_mark
         where = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name)
         raise InputError(f"{where}: not valid YAML: {error.problem or error.context or 'cannot be parsed'}") from error
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name} is not valid text: character {error.start + 1} is half a surrogate pair") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from error
 
@@ -227,19 +257,37 @@ def to_plain(node: Node | None) -> Plain:
     return {key: to_plain(item) for key, item in node.items.items()}
 
 
-def from_plain(data: object, name: str, depth: int = 0) -> Node:
-    """Return plain Python data as a tree with no places; InputError for anything that is not plain data."""
-    if depth > MAX_DEPTH:
-        raise InputError(f"{name}: the mapping is nested deeper than {MAX_DEPTH} levels")
-    if data is None or isinstance(data, bool | int | float | str):
-        return Leaf(data, 0, 0)
-    if isinstance(data, dict):
-        found = Mapping()
-        for key, value in data.items():
-            if not isinstance(key, str):
-                raise InputError(f"{name}: the key {key!r:.60} is not text")
-            found.items[key] = from_plain(value, name, depth + 1)
-        return found
-    if isinstance(data, list | tuple | set | frozenset):
-        return Sequence([from_plain(item, name, depth + 1) for item in data])
-    raise InputError(f"{name}: a value of type {type(data).__name__} is not plain config data")
+def from_plain(data: object, name: str) -> Node:
+    """Return plain Python data as a tree with no places.
+
+    Raises InputError for anything that is not plain data, nested deeper than MAX_DEPTH, or holding more than MAX_NODES
+    values (one that is shared counts each time).
+    """
+    return _Planter(name).plant(data, 0)
+
+
+class _Planter:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes = 0
+
+    def plant(self, data: object, depth: int) -> Node:
+        self.nodes += 1
+        if depth > MAX_DEPTH:
+            raise InputError(f"{self.name}: the mapping is nested deeper than {MAX_DEPTH} levels")
+        if self.nodes > MAX_NODES:
+            raise InputError(f"{self.name}: the mapping holds more than {MAX_NODES} values")
+        if isinstance(data, int) and abs(data) >= 10**MAX_DIGITS:
+            raise InputError(f"{self.name}: a number of more than {MAX_DIGITS} digits is out of range")
+        if data is None or isinstance(data, bool | int | float | str):
+            return Leaf(data, 0, 0)
+        if isinstance(data, dict):
+            return Mapping({self.key(key): self.plant(value, depth + 1) for key, value in data.items()})
+        if isinstance(data, list | tuple | set | frozenset):
+            return Sequence([self.plant(item, depth + 1) for item in data])
+        raise InputError(f"{self.name}: a value of type {type(data).__name__} is not plain config data")
+
+    def key(self, key: object) -> str:
+        if not isinstance(key, str):
+            raise InputError(f"{self.name}: a key of type {type(key).__name__} is not text")
+        return key

@@ -117,7 +117,17 @@ def edit_command(text: str, sets: Mapping[str, Plain]) -> str:
 def flow(value: Plain) -> str:
     """Return a value as one-line YAML."""
     if isinstance(value, str):
-        if _PLAIN_TEXT.match(value) and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n"):
+        if _PLAIN_TEXT.match(value) and value.lower() not in (
+            "true",
+            "false",
+            "null",
+            "yes",
+            "no",
+            "on",
+            "off",
+            "y",
+            "n",
+        ):
             return value
         return json.dumps(value)
     if isinstance(value, list):

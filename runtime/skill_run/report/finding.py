@@ -68,8 +68,10 @@ class NotChecked:
 
 @dataclass(frozen=True, slots=True)
 class BridgeChoice:
-    """Which Megatron-Bridge release the input was judged by: `version` as asked or inferred, `release` whose recorded
-    data was used, `because` a sentence."""
+    """Which Megatron-Bridge release the input was judged by.
+
+    version: as asked or inferred; release: the recorded one whose data was used; because: a clause that says why.
+    """
 
     version: str
     release: str

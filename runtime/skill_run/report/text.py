@@ -48,7 +48,8 @@ def render_text(report: ValidationReport, *, color: bool = False, width: int = 8
     """Return the report as text, without a final newline.
 
     color: add terminal colours; width: columns to wrap at, though a name or a value longer than that is not broken;
-    verbose: also show fields and evidence, and every rule that was not checked.
+    verbose: also show fields and evidence, findings of severity info in full (else their title only), and every rule
+    that was not checked.
     """
     lines = [part for line in _layout(report, verbose) for part in _wrap(line, width)]
     return "\n".join(_colored(line) if color else _plain(line) for line in lines)
@@ -56,10 +57,18 @@ def render_text(report: ValidationReport, *, color: bool = False, width: int = 8
 
 def _layout(report: ValidationReport, verbose: bool) -> Iterator[Line]:
     yield _header(report)
+    notes: list[Finding] = []
     for finding in sorted(report.findings, key=lambda finding: SEVERITIES.index(finding.severity)):
+        if finding.severity == "info" and not verbose:
+            notes.append(finding)
+            continue
         yield Line()
         yield from _finding(finding, verbose)
     yield Line()
+    for finding in notes:
+        yield _headline(finding)
+    if notes:
+        yield Line()
     yield Line(_words(upstream_verdict(report)))
     if report.not_checked:
         hint = "." if verbose else "; --verbose lists them."
@@ -85,8 +94,7 @@ def _header(report: ValidationReport) -> Line:
 
 
 def _finding(finding: Finding, verbose: bool) -> Iterator[Line]:
-    head = (Piece(finding.severity, _STYLES[finding.severity]), _whole(f"{short(finding.rule)}:", "bold"))
-    yield Line((*head, *_words(flow(finding.title))), hang=_INDENT)
+    yield _headline(finding)
     if finding.location is not None and finding.location != NOWHERE:
         yield Line((Piece("at"), _whole(short(str(finding.location)))), _INDENT)
     yield Line(_words(flow(finding.message)), _INDENT)
@@ -96,6 +104,11 @@ def _finding(finding: Finding, verbose: bool) -> Iterator[Line]:
     if verbose:
         yield from _background(finding)
     yield Line((_whole(f"more: {explain_command(finding)}", "dim"),), _INDENT)
+
+
+def _headline(finding: Finding) -> Line:
+    head = (Piece(finding.severity, _STYLES[finding.severity]), _whole(f"{short(finding.rule)}:", "bold"))
+    return Line((*head, *_words(flow(finding.title))), hang=_INDENT)
 
 
 def _background(finding: Finding) -> Iterator[Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from skill_run.config.hf import MODEL_FIELDS
 from skill_run.report.finding import SEVERITIES, Finding, NotChecked, Phase, Severity, ValidationReport
 from skill_run.report.safe import VALUE_LIMIT, clip, flow, printable, show_value
 
@@ -16,25 +17,8 @@ _WHERE: dict[Phase, str] = {
 }
 
 _MODEL = "--model DIR"
-_OPTIONS = {"world_size": "--world-size N", "te": "--te VERSION", "gpu": "--gpu NAME"}
+_OPTIONS = {"world_size": "--world-size N", "te": "--te VERSION", "gpu": "--gpu TYPE", "model": _MODEL}
 _OPTION_PREFIXES = {"env.": "--env NAME=VALUE", "hf.": _MODEL}
-# What a model's config.json says, so that nobody has to write it down for a check.
-_MODEL_FIELDS = frozenset(
-    f"model.{name}"
-    for name in (
-        "num_layers",
-        "hidden_size",
-        "ffn_hidden_size",
-        "num_attention_heads",
-        "num_query_groups",
-        "num_moe_experts",
-        "vocab_size",
-        "kv_channels",
-        "position_embedding_type",
-        "is_hybrid_model",
-        "multi_latent_attention",
-    )
-)
 _FIELDS = "fields"
 _NAMED_FIELDS = 3
 
@@ -118,7 +102,7 @@ def _severity_count(severity: Severity, number: int) -> str:
 
 
 def _option(need: str) -> str | None:
-    if need in _MODEL_FIELDS:
+    if need in MODEL_FIELDS:
         return _MODEL
     for prefix, option in _OPTION_PREFIXES.items():
         if need.startswith(prefix):

@@ -223,7 +223,9 @@ def packing_native(facts: Facts) -> bool:
 @derived("packing.any", "bool")
 def packing_any(facts: Facts) -> bool:
     """Any kind of packing takes effect."""
-    return facts.any_of(*(lambda name=name: facts.test(f"packing.{name}") for name in ("offline", "in_batch", "native")))  # type: ignore[misc]
+    return facts.any_of(
+        *(lambda name=name: facts.test(f"packing.{name}") for name in ("offline", "in_batch", "native"))
+    )  # type: ignore[misc]
 
 
 @derived("derived.sequence_parallel", "bool")
@@ -452,9 +454,7 @@ def moe(facts: Facts) -> bool:
 @derived("derived.fsdp", "bool")
 def fsdp(facts: Facts) -> bool:
     """Megatron-FSDP is on."""
-    return facts.any_of(
-        lambda: facts.flag("dist.use_megatron_fsdp"), lambda: facts.flag("ddp.use_megatron_fsdp")
-    )
+    return facts.any_of(lambda: facts.flag("dist.use_megatron_fsdp"), lambda: facts.flag("ddp.use_megatron_fsdp"))
 
 
 @derived("derived.ep_overlap", "bool")
@@ -467,9 +467,7 @@ def ep_overlap(facts: Facts) -> bool:
 @derived("derived.tp_overlap", "bool")
 def tp_overlap(facts: Facts) -> bool:
     """Tensor parallel communication overlap is asked for."""
-    return facts.any_of(
-        lambda: facts.flag("comm_overlap.tp_comm_overlap"), lambda: facts.flag("model.tp_comm_overlap")
-    )
+    return facts.any_of(lambda: facts.flag("comm_overlap.tp_comm_overlap"), lambda: facts.flag("model.tp_comm_overlap"))
 
 
 @derived("derived.cuda_graphs", "bool")

@@ -62,7 +62,11 @@ def _functions() -> list[Any]:
     return [
         cel.FunctionDecl(
             name,
-            [cel.Overload(f"skill_{name}", return_type=result, parameters=parameters, is_member=False, impl=implementation)],
+            [
+                cel.Overload(
+                    f"skill_{name}", return_type=result, parameters=parameters, is_member=False, impl=implementation
+                )
+            ],
         )
         for name, parameters, result, implementation in table
     ]
@@ -93,7 +97,8 @@ def kind_of(name: str) -> str | None:
         return DERIVED[name][0]
     section, _, rest = name.partition(".")
     if section == "given":
-        return "bool" if rest and (rest.startswith("env.") or canonical_field(rest) is not None) else None
+        told = rest in INPUTS or rest.startswith("env.") or (rest and canonical_field(rest) is not None)
+        return "bool" if told else None
     if section == "env":
         return "str" if rest and "." not in rest else None
     spec = canonical_field(name)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from skill_run.bridge.names import is_free_form
 from skill_run.bridge.release import matches
 from skill_run.bundle.rule import Rule
 from skill_run.config.model import NOWHERE, Location, Plain, Remark, State
@@ -100,6 +101,8 @@ class Evaluation:
                 raise NeedsValue(name)
             return found  # type: ignore[no-any-return]
         section, _, rest = name.partition(".")
+        if section == "given" and rest in INPUTS:
+            return getattr(config, rest) is not None
         if section == "given" and not rest.startswith("env."):
             return self.facts.given(rest)
         if section == "env" or rest.startswith("env."):
@@ -178,16 +181,20 @@ class Evaluation:
         found: dict[str, Plain] = {}
         for name, value in rule.fix.items():
             if isinstance(value, str):
-                held = self.rules.compiled_extra(value).eval(self.activation).plain_value()
-                if isinstance(held, str) and (held.startswith("UNKNOWN:") or held.startswith("INVALID_ARGUMENT:")):
+                result = self.rules.compiled_extra(value).eval(self.activation)
+                if result.type().name() == "ERROR":
                     return {}
-                value = held
-            written = self.config.written(name)
-            if self.config.release.field(written, self.config.dataset_type) is not None or "." not in written:
-                found[written] = value
-            elif name.partition(".")[0] in ("comm_overlap", "peft") or "dataset_kwargs" in name:
-                found[written] = value
+                value = result.plain_value()
+            if self._can_be_set(name):
+                found[self.config.written(name)] = value
         return found
+
+    def _can_be_set(self, name: str) -> bool:
+        """Tell whether the user's release has the field, so that a fix may name it."""
+        written = self.config.written(name)
+        section = written.partition(".")[0]
+        known = self.config.release.field(written, self.config.dataset_type) is not None
+        return known or written == section or section in ("comm_overlap", "peft") or is_free_form(written)
 
     def fill(self, text: str) -> str:
         """Return a message with its placeholders replaced by values."""

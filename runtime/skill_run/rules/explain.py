@@ -10,7 +10,16 @@ from functools import cache
 from typing import Any, Final, Literal
 
 from skill_run.bridge.names import canonical_field, to_canonical, to_written
-from skill_run.bridge.release import NO_DEFAULT, FieldSpec, index, known_releases, load_release, matches, newest_release
+from skill_run.bridge.release import (
+    NO_DEFAULT,
+    FieldSpec,
+    default_of,
+    index,
+    known_releases,
+    load_release,
+    matches,
+    newest_release,
+)
 from skill_run.bridge.version import normalise, recorded_for
 from skill_run.bundle.load import load_rules
 from skill_run.bundle.rule import Rule
@@ -19,7 +28,7 @@ from skill_run.errors import SkillRunError
 from skill_run.report.safe import clip, flow, printable, show_value
 from skill_run.rules.derived import DERIVED
 from skill_run.rules.environment import INPUTS, variables_in
-from skill_run.rules.evaluate import PLACEHOLDER, expressions_of
+from skill_run.rules.evaluate import _PLACEHOLDER, expressions_of
 
 _MAX_NAME: Final = 120
 _NAMED: Final = 5
@@ -56,7 +65,7 @@ class RuleExplanation:
     """One rule in full.
 
     releases: the recorded releases it applies to. when, require: CEL over canonical names, both empty for a rule that
-    the runtime computes. terms: meaning of the computed values that the condition uses. fix: field in the spelling of
+    the runtime computes. terms: meaning of the computed values that its expressions use. fix: field in the spelling of
     the release asked for, with a literal or a CEL expression. fails, passes: settings of one example each.
     """
 
@@ -218,13 +227,9 @@ def _releases(version: str | None) -> tuple[str, ...]:
     return known_releases() if version is None else (recorded_for(version)[0],)
 
 
-# Rules
-
-
 def _explain_rule(rule: Rule, version: str | None) -> RuleExplanation:
     release = _releases(version)[0] if version is not None else newest_release()
     versions = known_releases() if version is None else (version,)
-    condition = () if rule.computed else (rule.when, rule.require)
     return RuleExplanation(
         id=rule.id,
         skill=rule.skill,
@@ -237,7 +242,7 @@ def _explain_rule(rule: Rule, version: str | None) -> RuleExplanation:
         ),
         when="" if rule.computed else rule.when,
         require="" if rule.computed else rule.require,
-        terms=_terms(condition),
+        terms=_terms(expressions_of(rule)),
         fields=tuple(to_written(field, release) for field in _rule_fields(rule)),
         message=_named(rule.message, release),
         fix={to_written(field, release): value for field, value in rule.fix.items()},
@@ -259,11 +264,11 @@ def _named(text: str, release: str) -> str:
             return to_written(found.removeprefix("name:").strip(), release)
         return "{" + found + "}"
 
-    return PLACEHOLDER.sub(lambda match: replace(match.group(1)), text)
+    return _PLACEHOLDER.sub(lambda match: replace(match.group(1)), text)
 
 
 def _terms(expressions: Iterable[str]) -> dict[str, str]:
-    used = dict.fromkeys(name for text in expressions for name in variables_in(text) if name in DERIVED)
+    used = (name for text in expressions for name in variables_in(text) if name in DERIVED)
     return {name: _meaning(name) for name in used}
 
 
@@ -288,7 +293,8 @@ def _example(examples: Sequence[Mapping[str, Any]], version: str | None) -> dict
             return 0 if str(given) in (version, *_releases(version)) else 2
         return 1 if given is None else 2
 
-    return dict(min(examples, key=rank))
+    best: Mapping[str, Any] = min(examples, key=rank)
+    return dict(best)
 
 
 def _rule_fields(rule: Rule) -> list[str]:
@@ -296,9 +302,6 @@ def _rule_fields(rule: Rule) -> list[str]:
     used = [name for text in expressions_of(rule) for name in variables_in(text)]
     names = [*rule.fields, *rule.fix, *(name.removeprefix("given.") for name in used)]
     return [name for name in dict.fromkeys(names) if name not in DERIVED and name not in INPUTS]
-
-
-# Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +347,10 @@ def _written_fields(version: str) -> Iterator[tuple[str, str, FieldSpec]]:
 def _aliases() -> dict[str, str]:
     """Return every written name of any release with its canonical name; the newest release's reading wins."""
     return {
-        place.written: name for name, by_release in _fields().items() for places in by_release.values() for place in places
+        place.written: name
+        for name, by_release in _fields().items()
+        for places in by_release.values()
+        for place in places
     }
 
 
@@ -386,16 +392,16 @@ def _meaning_of(name: str) -> str:
 def _in_releases(name: str, version: str | None) -> Iterator[FieldInRelease]:
     by_release = _fields()[name]
     for release in _releases(version):
-        forms: dict[FieldInRelease, list[str]] = {}
+        forms: dict[tuple[str, str], list[_Place]] = {}
         for place in by_release.get(release, ()):
-            forms.setdefault(_form(release, place), []).append(place.owner)
+            forms.setdefault((place.written, repr(place.spec)), []).append(place)
         if not forms:
             yield FieldInRelease(release, None)
-        for form, owners in forms.items():
-            yield _with_classes(form, tuple(sorted(filter(None, owners))))
+        for places in forms.values():
+            yield _form(release, places[0], tuple(sorted(place.owner for place in places if place.owner)))
 
 
-def _form(release: str, place: _Place) -> FieldInRelease:
+def _form(release: str, place: _Place, classes: tuple[str, ...]) -> FieldInRelease:
     spec = place.spec
     kind = _TYPES.get(spec.kind, spec.kind)
     given = spec.default is not NO_DEFAULT
@@ -404,19 +410,9 @@ def _form(release: str, place: _Place) -> FieldInRelease:
         name=place.written,
         type=f"{kind} or null" if spec.nullable else kind,
         has_default=given,
-        default=_frozen(spec.default) if given else None,
+        default=default_of(spec) if given else None,
+        classes=classes,
         some_models=spec.foreign,
-    )
-
-
-def _frozen(value: Any) -> Any:
-    """Return a default in hashable form, so that equal forms of a field can be grouped."""
-    return show_value(value) if isinstance(value, list | dict) else value
-
-
-def _with_classes(form: FieldInRelease, classes: tuple[str, ...]) -> FieldInRelease:
-    return FieldInRelease(
-        form.release, form.name, form.type, form.has_default, form.default, classes, form.some_models
     )
 
 
@@ -426,11 +422,10 @@ def _mentions(name: str, rules: Sequence[Rule], version: str | None) -> Iterator
             continue
         used = {used.removeprefix("given.") for text in expressions_of(rule) for used in variables_in(text)}
         if name in used or name in rule.fix or name in rule.fields:
-            applied = version or next((v for v in reversed(known_releases()) if matches(rule.bridge, v)), newest_release())
+            applied = version or next(
+                (v for v in reversed(known_releases()) if matches(rule.bridge, v)), newest_release()
+            )
             yield RuleReference(rule.id, rule.title, rule.severity_for(applied))
-
-
-# Names that do not exist
 
 
 def _unknown(asked: str, rules: Sequence[Rule]) -> str:
@@ -457,8 +452,6 @@ def _some(names: Sequence[str], joint: str = ", ") -> str:
     return joint.join(names[:_NAMED]) + (f", and {rest} more" if rest > 0 else "")
 
 
-# Text
-
 _Line = tuple[int, str]
 
 
@@ -468,7 +461,12 @@ def _wrapped(indent: int, text: str, width: int) -> str:
     if not text:
         return ""
     return textwrap.fill(
-        text, max(width, 20), initial_indent=lead, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+        text,
+        max(width, 20),
+        initial_indent=lead,
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
@@ -513,7 +511,9 @@ def _shown_fix(value: Plain) -> str:
 
 
 def _source(item: Mapping[str, str]) -> str:
-    versions = [f"{name} {item[key]}" for key, name in (("bridge", "Bridge"), ("core", "Core"), ("te", "TE")) if key in item]
+    versions = [
+        f"{name} {item[key]}" for key, name in (("bridge", "Bridge"), ("core", "Core"), ("te", "TE")) if key in item
+    ]
     places = [item[key] for key in ("file", "symbol", "url") if key in item]
     where = ", ".join([*versions, *places])
     return flow(f"{where}: {item['says']}" if where else item["says"])
@@ -534,8 +534,8 @@ def _field_lines(field: FieldExplanation) -> Iterator[_Line]:
 
 def _release_line(entry: FieldInRelease) -> str:
     if entry.name is None:
-        return f"{entry.release}: absent"
+        return f"- {entry.release}: absent"
     default = f"default {show_value(entry.default)}" if entry.has_default else "no default"
     where = f" in {', '.join(entry.classes)}" if entry.classes else ""
     where += " (some model providers only)" if entry.some_models else ""
-    return clip(f"{entry.release}: {entry.name}, {entry.type}, {default}{where}")
+    return clip(f"- {entry.release}: {entry.name}, {entry.type}, {default}{where}")

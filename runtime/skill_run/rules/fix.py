@@ -116,9 +116,7 @@ def _take(report: ValidationReport, config: Config, plan: _Plan, semantic: bool)
             old = held.value if held.state is State.SET else None
             first = plan.changes.get(path)
             plan.sets[path] = value
-            plan.changes[path] = Change(
-                path, first.old if first else old, value, finding.rule, finding.fix_is_semantic
-            )
+            plan.changes[path] = Change(path, first.old if first else old, value, finding.rule, finding.fix_is_semantic)
             taken.add(path)
             progress = True
     return progress

@@ -251,7 +251,9 @@ def _import_remarks(sources: Sequence[Source], choice: BridgeChoice) -> list[Rem
             for entry in _moved(item.module, item.symbol):
                 if _fits(item.module, entry, choice.version):
                     continue
-                instead = entry.get("instead") or (entry["new"] if matches(entry["bridge"], choice.version) else entry["old"])
+                instead = entry.get("instead") or (
+                    entry["new"] if matches(entry["bridge"], choice.version) else entry["old"]
+                )
                 found.append(
                     Remark(
                         "wrong-import",
@@ -273,7 +275,12 @@ def _recipe_remarks(name: str, choice: BridgeChoice, where: Location | None) -> 
         return [Remark("unknown-recipe", told + (f" Nearest here: {near}." if near else ""), (), location)]
     if near is not None:
         return [
-            Remark("unknown-recipe", f"Megatron-Bridge {choice.release} has no recipe {name}; did you mean {near}?", (), location)
+            Remark(
+                "unknown-recipe",
+                f"Megatron-Bridge {choice.release} has no recipe {name}; did you mean {near}?",
+                (),
+                location,
+            )
         ]
     return []
 

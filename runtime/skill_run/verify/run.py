@@ -72,7 +72,9 @@ def check_end_to_end() -> tuple[bool, str]:
     from skill_run.rules.validate import bundle_rules, read_sources, validate_config
     from skill_run.verify.recorded import shipped_cases
 
-    case = next(case for case in shipped_cases() if case.version == "0.6.2" and _packed(case.config) and not case.raises)
+    case = next(
+        case for case in shipped_cases() if case.version == "0.6.2" and _packed(case.config) and not case.raises
+    )
     broken = json.loads(json.dumps(case.config))
     broken["model"]["context_parallel_size"] = 2
     broken["model"]["calculate_per_token_loss"] = False
@@ -84,7 +86,9 @@ def check_end_to_end() -> tuple[bool, str]:
     again = validate_config(fixed.text, bridge="0.6.2", world_size=case.world_size * 2)
     bad = len(fixed.before.at_least("corruption"))
     left = len(again.at_least("corruption"))
-    found = f"a real config of {len(sources[0].assignments)} fields: {bad} faults found, {len(fixed.changes)} fields fixed"
+    found = (
+        f"a real config of {len(sources[0].assignments)} fields: {bad} faults found, {len(fixed.changes)} fields fixed"
+    )
     return bad >= 2 and left == 0, f"{found}, {left} faults left"
 
 
