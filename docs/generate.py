@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import inspect
+import itertools
 import json
+import os
 import re
 import sys
-import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -32,13 +33,14 @@ from skill_run.bundle.rule import Rule
 from skill_run.cli import cli
 from skill_run.report.finding import SEVERITIES
 from skill_run.rules.derived import DERIVED
-from skill_run.rules.environment import variables_in
+from skill_run.rules.environment import FUNCTIONS, INPUTS, variables_in
 from skill_run.rules.evaluate import expressions_of
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
 MARK: Final = "<!-- Written by docs/generate.py: change the source named below and run it again. -->"
 HELP_WIDTH: Final = 100
+CODE_WIDTH: Final = 100
 
 _EXIT_CODES: Final = {
     errors.EXIT_CLEAN: "No finding of the asked level or worse.",
@@ -47,7 +49,7 @@ _EXIT_CODES: Final = {
     errors.EXIT_MISSING: "Something that the call needs is not installed.",
 }
 # Code spans as written, placeholders, and names with an underscore, which Markdown would read as emphasis.
-_CODE: Final = re.compile(r"`[^`]+`|\{[^{}]+\}|[\w.]*_[\w.]*\w(?:\(\))?")
+_CODE: Final = re.compile(r"`[^`]+`|\{[^{}]+\}|[\w.]*_[\w.]*\w(?:\([^()\s]*\)|=[\w.]*\w)?")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     stale = stale_pages(options.output, pages)
     if options.check:
         for name, reason in stale.items():
-            print(f"{options.output.name}/{name} {reason}; run docs/generate.py")
+            print(f"{os.path.relpath(options.output)}/{name} {reason}; run docs/generate.py")
         return 1 if stale else 0
     write(options.output, pages, stale)
     print(f"{len(pages)} pages, {len(stale)} changed")
@@ -94,7 +96,7 @@ def stale_pages(folder: Path, pages: Mapping[str, str]) -> dict[str, str]:
         elif path.read_bytes() != text.encode():
             found[name] = "is stale"
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*.md")}
-    found.update({name: "is left over" for name in sorted(there - pages.keys())})
+    found.update(dict.fromkeys(sorted(there - pages.keys()), "is left over"))
     return found
 
 
@@ -179,29 +181,35 @@ async def _mcp_page() -> str:
 
     server = create_server([ROOT])
     tools = [_tool(tool) for tool in sorted(await server.list_tools(), key=lambda tool: tool.name)]
-    resources = [(code(str(item.uri)), item.description or "") for item in await server.list_resources()]
-    resources += [(code(item.uri_template), item.description or "") for item in await server.list_resource_templates()]
+    templates = [
+        (code(item.uri_template), prose(item.description or "")) for item in await server.list_resource_templates()
+    ]
+    listed = sorted(str(item.uri) for item in await server.list_resources())
     prompts = [_prompt(item) for item in sorted(await server.list_prompts(), key=lambda item: item.name)]
     return page(
         "MCP server",
         "`runtime/skill_run/mcp_server.py`; start it with `skill-run mcp`",
-        "# Tools",
+        "## Tools",
         *tools,
-        "# Resources",
-        table(("URI", "what"), [(uri, prose(text)) for uri, text in sorted(resources)]) or "None.",
-        "# Prompts",
-        *(prompts or ["None."]),
+        "## Resources",
+        table(("URI", "what"), sorted(templates)),
+        "Listed are every [rule](rules.md), and of the skills",
+        "\n".join(f"- {code(uri)}" for uri in listed if not uri.startswith("rule:")),
+        "## Prompts",
+        *prompts,
     )
 
 
 def _tool(tool: Any) -> str:
     hints = tool.annotations.model_dump(exclude_none=True) if tool.annotations else {}
     title = hints.pop("title", None)
-    facts = ", ".join(f"{name.replace('_hint', '').replace('_', '-')}: {str(hints[name]).lower()}" for name in sorted(hints))
+    facts = ", ".join(
+        f"{name.replace('_hint', '').replace('_', '-')}: {str(hints[name]).lower()}" for name in sorted(hints)
+    )
     return "\n\n".join(
         part
         for part in (
-            f"## {tool.name}",
+            f"### {tool.name}",
             f"*{tool.title or title}*" if tool.title or title else "",
             paragraphs(tool.description or ""),
             facts[:1].upper() + facts[1:] + "." if facts else "",
@@ -222,7 +230,7 @@ def _prompt(item: Any) -> str:
     return "\n\n".join(
         part
         for part in (
-            f"## {item.name}",
+            f"### {item.name}",
             paragraphs(item.description or ""),
             table(("argument", "required", "what"), rows),
         )
@@ -312,10 +320,15 @@ def _limits(node: Mapping[str, Any]) -> str:
         "maxItems": "{} entries or fewer",
         "pattern": "matches `{}`",
     }
-    found = [words[key].format(node[key]) for key in words if key in node]
+    found = ["not empty"] if 1 in (node.get("minItems"), node.get("minLength")) else []
+    found += [text.format(node[key]) for key, text in words.items() if key in node and not _nonempty(key, node)]
     if node.get("default") is not None:
         found.append(f"default {code(json.dumps(node['default']))}")
     return f" ({'; '.join(found)})" if found else ""
+
+
+def _nonempty(key: str, node: Mapping[str, Any]) -> bool:
+    return key in ("minItems", "minLength") and node[key] == 1
 
 
 def report_page() -> str:
@@ -337,11 +350,11 @@ def report_page() -> str:
 
 
 def _example_finding() -> dict[str, Any]:
-    from skill_run.rules.validate import judge, rule_set
+    from skill_run.rules.validate import bundle_rules, judge
 
     rule = next(rule for rule in load_rules(ROOT) if rule.id == "offline-pad-multiple-covers-cp")
     text = yaml.safe_dump(dict(rule.fails[0]), sort_keys=False)
-    report = judge(text, rules=rule_set(None, None), bridge=newest_release(), form="yaml")
+    report = judge(text, rules=bundle_rules(), bridge=newest_release(), form="yaml")
     found: dict[str, Any] = next(item.to_dict() for item in report.findings if item.rule == rule.id)
     return found
 
@@ -367,9 +380,11 @@ def rule_form_page() -> str:
         prose(form["description"]),
         "## Keys",
         schema_table(form),
-        "## Computed values",
-        "Besides every config field, `given.FIELD` (the field has a value) and `env.NAME`, expressions may use:",
-        table(("name", "type", "meaning"), terms),
+        "## Expressions",
+        "Expressions are CEL. Variables are every config field by its newest name, `given.FIELD` (the field has a "
+        f"value), `env.NAME` (an environment variable), {', '.join(map(code, sorted(INPUTS)))} (what is known of the "
+        f"run), and the values below. Besides CEL's own functions there are {', '.join(map(code, FUNCTIONS))}.",
+        table(("value", "type", "meaning"), terms),
     )
 
 
@@ -386,7 +401,12 @@ def rules_page(rules: Sequence[Rule]) -> str:
     for skill in sorted({rule.skill for rule in rules}):
         own = sorted((rule for rule in rules if rule.skill == skill), key=_rank)
         rows = [
-            (f"[{rule.id}](rules/{rule.id}.md)", prose(rule.title), spans(rule, rule.severity_for), spans(rule, rule.fires_for))
+            (
+                f"[{rule.id}](rules/{rule.id}.md)",
+                prose(rule.title),
+                spans(rule, rule.severity_for),
+                spans(rule, rule.fires_for),
+            )
             for rule in own
         ]
         parts += [f"## {skill}", table(("rule", "title", "severity", "upstream notices"), rows)]
@@ -404,12 +424,13 @@ def _applying(rule: Rule) -> list[str]:
 
 def spans(rule: Rule, value: Callable[[str], str]) -> str:
     """Return a value that may differ by release, with the releases where it does."""
-    groups: dict[str, list[str]] = {}
-    for version in _applying(rule):
-        groups.setdefault(value(version), []).append(version)
+    versions = _applying(rule)
+    groups = [(found, list(group)) for found, group in itertools.groupby(versions, key=value)]
     if len(groups) == 1:
-        return next(iter(groups))
-    return "; ".join(f"{found} ({', '.join(versions)})" for found, versions in groups.items())
+        return groups[0][0]
+    *early, (last, tail) = groups
+    told = [f"{found} ({', '.join(group)})" for found, group in early]
+    return "; ".join([*told, f"{last} ({'from ' if len(tail) > 1 else ''}{tail[0]})"])
 
 
 def rule_page(rule: Rule) -> str:
@@ -427,7 +448,9 @@ def rule_page(rule: Rule) -> str:
         f"Skill `{rule.skill}`; Megatron-Bridge `{rule.bridge}`. [All rules](../rules.md)",
         table(("release", "severity", "upstream notices"), rows),
         *_condition(rule),
-        *_section("Message", prose(rule.message) if rule.message != "{detail}" else "The sentence is made for each case."),
+        *_section(
+            "Message", prose(rule.message) if rule.message != "{detail}" else "The sentence is made for each case."
+        ),
         *_section("What to do", *_remedy(rule)),
         *_section("Why", prose(rule.explanation)),
         *_section("Evidence", "\n".join(f"- {_source(item)}" for item in rule.evidence)),
@@ -447,11 +470,24 @@ def _condition(rule: Rule) -> list[str]:
     used = [name for text in expressions_of(rule) for name in variables_in(text) if name in DERIVED]
     words = [(code(name), prose(_meaning(name))) for name in dict.fromkeys(used)]
     applies = ["Applies when", fenced(_laid_out(rule.when), "cel")] if rule.when not in ("true", "True") else []
-    return _section("Condition", *applies, "Must hold", fenced(_laid_out(rule.require), "cel"), table(("value", "meaning"), words))
+    return _section(
+        "Condition", *applies, "Must hold", fenced(_laid_out(rule.require), "cel"), table(("value", "meaning"), words)
+    )
 
 
 def _laid_out(expression: str) -> str:
-    return textwrap.fill(" ".join(expression.split()), 100, break_long_words=False, break_on_hyphens=False)
+    """Return an expression with a line break before each `&&` and `||` outside brackets, if it is long."""
+    text = " ".join(expression.split())
+    if len(text) <= CODE_WIDTH:
+        return text
+    depth = 0
+    lines = [""]
+    for word in text.split(" "):
+        if word in ("&&", "||") and depth == 0:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+        depth += word.count("(") - word.count(")")
+    return "\n".join(lines)
 
 
 def _remedy(rule: Rule) -> list[str]:
@@ -472,8 +508,17 @@ def _source(item: Mapping[str, Any]) -> str:
     return f"{', '.join(where)}: {says}" if where else says
 
 
+class _Dumper(yaml.SafeDumper):
+    """YAML with lists on one line."""
+
+
+_Dumper.add_representer(
+    list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
+)
+
+
 def _example(example: Mapping[str, Any]) -> str:
-    return fenced(yaml.safe_dump(dict(example), sort_keys=False, default_flow_style=False, width=100), "yaml")
+    return fenced(yaml.dump(dict(example), Dumper=_Dumper, sort_keys=False, width=CODE_WIDTH), "yaml")
 
 
 # Python
@@ -483,7 +528,11 @@ def api_page() -> str:
     """Return the page of the public Python functions."""
     names = [name for name in sorted(skill_run.__all__) if not name.startswith("__")]
     functions = {name: getattr(skill_run, name) for name in names}
-    results = {_result(function).__name__: _result(function) for function in functions.values() if is_dataclass(_result(function))}
+    results = {
+        _result(function).__name__: _result(function)
+        for function in functions.values()
+        if is_dataclass(_result(function))
+    }
     return page(
         "Python",
         "`skill_run.__all__`",
@@ -499,30 +548,33 @@ def _result(function: Callable[..., Any]) -> Any:
 
 def _signature(name: str, function: Callable[..., Any]) -> str:
     found = inspect.signature(function)
-    lines: list[str] = []
-    keyword_only = False
-    for parameter in found.parameters.values():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
-            keyword_only = True
-            lines.append("    *,")
-        lines.append(f"    {str(parameter).replace(chr(39), '') if parameter.default is inspect.Parameter.empty else _default(parameter)},")
-    result = str(found.return_annotation).strip("'")
-    text = "\n".join([f"{name}(", *lines, f") -> {result}"]) if lines else f"{name}() -> {result}"
-    return f"## {name}\n\n{fenced(text, 'python')}\n\n{paragraphs(inspect.getdoc(function) or '')}"
+    parameters = list(found.parameters.values())
+    lines = [_parameter(parameter) for parameter in parameters]
+    keyword_only = [parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters]
+    if True in keyword_only:
+        lines.insert(keyword_only.index(True), "*")
+    text = "\n".join([f"{name}(", *(f"    {line}," for line in lines), f") -> {found.return_annotation}"])
+    explained = paragraphs(inspect.getdoc(function) or "", list(found.parameters))
+    return f"## {name}\n\n{fenced(text, 'python')}\n\n{explained}"
 
 
-def _default(parameter: inspect.Parameter) -> str:
-    return f"{parameter.name}: {parameter.annotation} = {parameter.default!r}"
+def _parameter(parameter: inspect.Parameter) -> str:
+    text = f"{parameter.name}: {parameter.annotation}"
+    return text if parameter.default is inspect.Parameter.empty else f"{text} = {parameter.default!r}"
 
 
 def _class(name: str, found: Any) -> str:
     members = [
-        (code(_member(key, member)), prose(inspect.getdoc(member.fget if isinstance(member, property) else member) or ""))
+        (
+            code(_member(key, member)),
+            prose(inspect.getdoc(member.fget if isinstance(member, property) else member) or ""),
+        )
         for key, member in vars(found).items()
         if not key.startswith("_") and (isinstance(member, property) or inspect.isfunction(member))
     ]
-    fields = ", ".join(code(key) for key in found.__dataclass_fields__)
-    text = f"## {name}\n\n{paragraphs(inspect.getdoc(found) or '')}\n\nFields: {fields}.\n\n"
+    fields = list(found.__dataclass_fields__)
+    listed = ", ".join(map(code, fields))
+    text = f"## {name}\n\n{paragraphs(inspect.getdoc(found) or '', fields)}\n\nFields: {listed}.\n\n"
     return text + table(("member", "what"), members)
 
 
@@ -533,9 +585,18 @@ def _member(key: str, member: Any) -> str:
     return f"{key}({', '.join(names)})"
 
 
-def paragraphs(text: str) -> str:
-    """Return the paragraphs of a docstring as Markdown."""
-    return "\n\n".join(prose(part) for part in re.split(r"\n\s*\n", inspect.cleandoc(text)))
+def paragraphs(text: str, names: Sequence[str] = ()) -> str:
+    """Return a docstring as Markdown: its paragraphs, with what is said as `name: ...` of the given names as a list."""
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", inspect.cleandoc(text))]
+    return "\n\n".join(_listed(part, names) for part in parts)
+
+
+def _listed(text: str, names: Sequence[str]) -> str:
+    if not names:
+        return prose(text)
+    lead, *entries = re.split(rf"(?:^|(?<=[.;] ))({'|'.join(map(re.escape, names))}): ", text)
+    items = [f"- {code(name)}: {prose(said)}" for name, said in zip(entries[::2], entries[1::2], strict=True)]
+    return "\n\n".join(part for part in (prose(lead), "\n".join(items)) if part)
 
 
 # Releases
@@ -557,11 +618,15 @@ def releases_page() -> str:
         (code(item["old"]), code(item["new"]), code(item["bridge"]), ", ".join(map(code, item.get("datasets", ()))))
         for item in data["renames"]
     ]
-    aliases = [(code(item["name"]), code(item["of"]), code(item["bridge"])) for item in data["aliases"] if item["name"] != item["of"]]
+    aliases = [
+        (code(item["name"]), code(item["of"]), code(item["bridge"]))
+        for item in data["aliases"]
+        if item["name"] != item["of"]
+    ]
     return page(
         "Recorded releases",
         "`runtime/skill_run/bridge/data/`",
-        "A release between two recorded ones is judged by the recorded one of its minor series, else by the newest one before it.",
+        "A release that is not recorded is judged by the one of its minor series, else by the newest one before it.",
         table(("Megatron-Bridge", "Megatron Core", "fields", "recipes with aliases"), releases),
         "## Renamed fields",
         "Rules use the new name everywhere; findings use the name of the user's release.",
@@ -569,24 +634,22 @@ def releases_page() -> str:
         "## Old names that still work",
         table(("name", "stands for", "releases"), aliases),
         "## Moved classes",
-        _moved(data["moved_classes"], "symbol"),
+        _moved(data["moved_classes"], symbols=True),
         "## Moved modules",
-        _moved(data["moved_modules"], None),
+        _moved(data["moved_modules"], symbols=False),
     )
 
 
-def _moved(entries: Iterable[Mapping[str, Any]], symbol: str | None) -> str:
-    """Return a table of moves; `bridge` of an entry says where its last column holds."""
-    rows = []
+def _moved(entries: Iterable[Mapping[str, Any]], *, symbols: bool) -> str:
+    """Return a table of moves. `bridge` of an entry holds where its path, the old one if it has one, does not exist."""
+    head = ("module", "exists in", "elsewhere use")
+    rows: list[tuple[str, ...]] = []
     for entry in entries:
-        old, new = (code(entry[key]) if entry[key] else "does not exist" for key in ("old", "new"))
-        instead = prose(entry.get("instead", ""))
-        if entry["old"] is None:
-            cells = (new, f"only outside {code(entry['bridge'])}", instead)
-        else:
-            cells = (old, f"only outside {code(entry['bridge'])}", instead or new)
-        rows.append(((code(entry["symbol"]),) if symbol else ()) + cells)
-    return table(((symbol,) if symbol else ()) + ("module", "exists", "elsewhere use"), rows)
+        there = [version for version in known_releases() if not matches(entry["bridge"], version)]
+        instead = prose(entry["instead"]) if "instead" in entry else code(entry["new"])
+        row = (code(entry["old"] or entry["new"]), ", ".join(there), instead)
+        rows.append((code(entry["symbol"]), *row) if symbols else row)
+    return table(("class", *head) if symbols else head, rows)
 
 
 if __name__ == "__main__":

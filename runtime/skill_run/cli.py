@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LEVELS = ("error", "corruption", "warning", "info")
 _FORMATS = ("text", "json", "sarif", "github", "junit")
 _FORMS = ("yaml", "json", "python", "command", "sbatch")
-_LAUNCH_WORDS = {"torchrun", "srun", "uv", "python", "python3", "accelerate"}
+_LAUNCH_WORDS = {"torchrun", "srun", "uv", "python", "accelerate"}
 _STDIN = "-"
 
 
@@ -67,6 +67,8 @@ def validate(inputs: tuple[str, ...], **options: Any) -> int:
     from skill_run.rules import validate as engine
 
     source, overrides = _split_inputs(inputs)
+    if options["write"]:
+        _check_write(source, overrides, options)
     text = _read_stdin() if source == _STDIN else None
     settings = {
         "bridge": options["bridge"],
@@ -77,8 +79,6 @@ def validate(inputs: tuple[str, ...], **options: Any) -> int:
         "te": options["te"],
         "gpu": options["gpu"],
     }
-    if options["write"] and not (options["fix"] or options["fix_semantic"]):
-        raise InputError("--write needs --fix")
     rules = engine.rule_set(None if text is not None else source, options["rules"])
     form = options["form"]
     if text is not None and form is None:
@@ -103,11 +103,22 @@ def validate(inputs: tuple[str, ...], **options: Any) -> int:
     return EXIT_FINDINGS if report.at_least(options["level"]) else EXIT_CLEAN
 
 
+def _check_write(source: str | None, overrides: Sequence[str], options: dict[str, Any]) -> None:
+    if not (options["fix"] or options["fix_semantic"]):
+        raise InputError("--write needs --fix")
+    if source is None or not Path(source).is_file():
+        raise InputError("--write needs a config file, which the corrected config is written into")
+    if overrides:
+        raise InputError("--write takes no overrides, since the fixes would belong to them; leave --write out to see them")
+
+
 def _split_inputs(inputs: tuple[str, ...]) -> tuple[str | None, list[str]]:
     if not inputs:
         return None, []
     first = inputs[0]
-    word = first.split(" ", 1)[0].rpartition("/")[2]
+    if not first:
+        raise InputError("the first argument is empty; name a config file")
+    word = first.split(" ", 1)[0].rpartition("/")[2].rstrip("0123456789.")
     if len(inputs) > 1 and (word in _LAUNCH_WORDS or word.endswith("run_recipe.py")) and not Path(first).is_file():
         import shlex
 
@@ -178,10 +189,14 @@ def _emit(text: str, output: str | None) -> None:
 
 
 def _write_file(path: Path, text: str) -> None:
-    """Replace a file in one step, so that a failure leaves the old one whole."""
+    """Replace a file in one step, so that a failure leaves the old one whole; a device or a pipe is written to."""
     import tempfile
 
     try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, "utf-8")
+            return
+        path = path.resolve()
         handle, temporary = tempfile.mkstemp(dir=path.parent or Path(), prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
             stream.write(text)
@@ -199,13 +214,14 @@ def _finish_fix(fixed: FixResult, source: str | None, options: dict[str, Any]) -
     for line in _change_lines(fixed):
         click.echo(line, err=True)
     report = _rendered(fixed.after, options, sys.stderr)
-    if isinstance(fixed.text, str):
-        if options["write"]:
-            if source is None or not _is_there(source) or fixed.note:
-                raise InputError("--write needs a config file whose own form holds the fixes")
-            _write_file(Path(source), fixed.text)
-        else:
-            click.echo(fixed.text, nl=not fixed.text.endswith("\n"))
+    if not isinstance(fixed.text, str):
+        raise InputError(f"the fixes cannot be placed in the input: {fixed.note}; make the changes listed above by hand")
+    if not options["write"]:
+        click.echo(fixed.text, nl=not fixed.text.endswith("\n"))
+    elif fixed.note:
+        raise InputError(f"--write cannot place the fixes in {source}: {fixed.note}")
+    elif source is not None and (fixed.changes or fixed.removed):
+        _write_file(Path(source), fixed.text)
     if options["output"] is not None:
         _emit(report, options["output"])
     else:

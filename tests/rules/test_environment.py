@@ -57,7 +57,17 @@ def test_a_name_that_rules_may_use_has_its_type(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["model.context_paralel_size", "given.model.no_such", "given.", "given", "env", "env.A.B", "derived.nothing", "x", ""],
+    [
+        "model.context_paralel_size",
+        "given.model.no_such",
+        "given.",
+        "given",
+        "env",
+        "env.A.B",
+        "derived.nothing",
+        "x",
+        "",
+    ],
 )
 def test_a_name_that_does_not_exist_has_no_type(name: str) -> None:
     assert kind_of(name) is None
@@ -83,32 +93,29 @@ def test_functions_macros_and_bound_names_are_not_variables() -> None:
     assert variables_in(expression) == ("model.seq_length", "model.recompute_modules")
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("lcm(4, 6)", 12),
-        ("lcm(1, 7)", 7),
-        ("gcd(12, 18)", 6),
-        ("least(3, -2)", -2),
-        ("greatest(3, -2)", 3),
-        ("prod([2, 3, 4])", 24),
-        ("prod([])", 1),
-        ("version_at_least('2.10.0', '2.9')", True),
-        ("version_at_least('2.10', '2.10')", True),
-        ("version_at_least('2.10.0.dev1', '2.10')", False),
-        ("version_at_least('1.13', '2')", False),
-        ("version_at_least('newest', '2')", False),
-    ],
+FUNCTION_VALUES = (
+    ("lcm(4, 6)", 12),
+    ("lcm(1, 7)", 7),
+    ("gcd(12, 18)", 6),
+    ("least(3, -2)", -2),
+    ("greatest(3, -2)", 3),
+    ("prod([2, 3, 4])", 24),
+    ("prod([])", 1),
+    ("version_at_least('2.10.0', '2.9')", True),
+    ("version_at_least('2.10', '2.10')", True),
+    ("version_at_least('2.10.0.dev1', '2.10')", False),
+    ("version_at_least('1.13', '2')", False),
+    ("version_at_least('newest', '2')", False),
 )
+
+
+@pytest.mark.parametrize(("expression", "value"), FUNCTION_VALUES)
 def test_the_functions_of_rules_compute_what_they_are_named_after(expression: str, value: object) -> None:
     assert evaluated(expression) == value
 
 
-def test_every_function_of_rules_is_declared() -> None:
-    environment = build_environment([])
-    for name in FUNCTIONS:
-        with pytest.raises(BundleError, match="no matching overload"):
-            compile_expression(environment, f"{name}()")
+def test_every_function_of_rules_is_tested_here() -> None:
+    assert {expression.partition("(")[0] for expression, _ in FUNCTION_VALUES} == set(FUNCTIONS)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +137,7 @@ def test_a_typing_error_does_not_compile_and_the_reason_is_told(expression: str,
 
 def test_an_expression_of_another_type_than_needed_is_refused() -> None:
     expression = "model.context_parallel_size + 1"
-    with pytest.raises(BundleError, match=r"gives int, but bool is needed"):
+    with pytest.raises(BundleError, match="gives INT, but BOOL is needed"):
         compile_expression(build_environment([expression]), expression, cel.Type.BOOL)
 
 
@@ -143,7 +150,7 @@ def test_an_expression_longer_than_the_limit_is_refused() -> None:
 
 def test_a_deeply_nested_expression_is_refused_in_one_sentence() -> None:
     deep = "(" * 900 + "true" + ")" * 900
-    with pytest.raises(BundleError, match="recursion depth"):
+    with pytest.raises(BundleError, match="recursion"):
         compile_expression(build_environment([]), deep)
 
 

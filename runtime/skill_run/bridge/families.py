@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from skill_run.bridge.release import read_data
+from skill_run.config.model import Plain
 
 
 @cache
@@ -32,3 +33,12 @@ def family_of(
 def provider_sets(slug: str) -> tuple[str, ...]:
     """Return the canonical fields that a family's provider or recipes set by themselves."""
     return next((tuple(entry.get("provider_sets", ())) for entry in _families() if entry["slug"] == slug), ())
+
+
+def architecture_of(model: str | None) -> dict[str, Plain]:
+    """Return what is known of a public model's architecture from its id alone; {} for any other model."""
+    if model is None:
+        return {}
+    entries: list[dict[str, Any]] = read_data("architectures.json")
+    name = model.lower()
+    return next((dict(entry["facts"]) for entry in entries if any(name.startswith(m) for m in entry["models"])), {})

@@ -13,6 +13,7 @@ from skill_run.bundle.locate import bundle_root
 from skill_run.config.text import read_text
 from skill_run.config.tree import parse_tree, to_plain
 from skill_run.errors import BundleError, InputError, SkillRunError
+from skill_run.report.safe import clip, printable
 
 SKILL_FILE: Final = "SKILL.md"
 CARD_FILE: Final = "card.yaml"
@@ -214,7 +215,7 @@ def _rules(name: str, root: Path) -> tuple[RuleLine, ...]:
 def _no_such_skill(name: str, known: list[str]) -> str:
     import difflib
 
-    shown = name if len(name) <= 80 else name[:77] + "..."
+    shown = printable(clip(name, 80))
     near = difflib.get_close_matches(name[:80], known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
     return f"there is no skill '{shown}'; {hint}"

@@ -1,7 +1,8 @@
 """The objects, scopes and undo journal behind reading a Python config script.
 
-A branch whose condition cannot be told is tried on the journal, undone, and joined with its alternatives: what they
-agree on stays, what differs becomes unknown.
+A branch whose condition cannot be told is followed on the journal, undone, and joined with its alternatives: what they
+agree on stays, what differs becomes unknown. A name that means one object in one branch and another object in the other
+becomes a OneOf, so that a write through it reaches both.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from skill_run.config.model import NOWHERE, Location, Unknown
 from skill_run.config.python_values import Dotted, is_plain
 
 # object: built by a class call, what is not set has the class default. inherited: part of a recipe's or a default
-# config, what is not set stays as it was. opaque: nobody can tell what is not set. oneof: one of several objects.
-Kind = Literal["object", "inherited", "opaque", "oneof", "list", "tuple", "set", "dict"]
+# config, what is not set stays as it was. opaque: nobody can tell what is not set.
+Kind = Literal["object", "inherited", "opaque", "list", "tuple", "set", "dict"]
 
 SEQUENCES: Final = ("list", "tuple", "set")
 MISSING: Final = object()
@@ -30,16 +31,34 @@ class Cell:
     location: Location = NOWHERE
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """One alternative of a branch, inside the world that the branch is in."""
+
+    parent: World | None = None
+
+    def within(self, other: World | None) -> bool:
+        """Tell whether this world is `other` or lies inside it."""
+        world: World | None = self
+        while world is not None:
+            if world is other:
+                return True
+            world = world.parent
+        return False
+
+
 class Obj:
     """A mutable object. fields: attributes or mapping entries as cells, `items` of a sequence; meta: kind and the like.
 
-    children: parts that were only read; they exist as long as the object, so the journal need not know them.
+    children: parts that were only read; they exist as long as the object, so the journal need not know them. world: the
+    alternative in which it was made; in the others it does not exist.
     """
 
-    __slots__ = ("children", "fields", "meta", "serial")
+    __slots__ = ("children", "fields", "meta", "serial", "world")
 
-    def __init__(self, kind: Kind, serial: int, **meta: Any) -> None:
+    def __init__(self, kind: Kind, serial: int, world: World, **meta: Any) -> None:
         self.serial = serial
+        self.world = world
         self.fields: dict[Any, Any] = {}
         self.children: dict[str, Obj] = {}
         self.meta: dict[str, Any] = {"kind": kind, **meta}
@@ -57,6 +76,21 @@ class Obj:
         """The items of a sequence, None when they cannot be told."""
         found = self.fields.get("items")
         return found if isinstance(found, tuple) else None
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of several objects. surely: wherever that object exists, it is the one that is meant.
+
+    other: it may also be something that is no object of the file (None, a constant, something unknown).
+    """
+
+    targets: tuple[tuple[Obj, bool], ...]
+    reason: str
+    other: bool = False
+
+    def objects(self) -> list[Obj]:
+        return [target for target, _ in self.targets]
 
 
 class Scope:
@@ -77,13 +111,6 @@ class Scope:
                 return scope.variables[name]
             scope = scope.parent
         return MISSING
-
-
-@dataclass(frozen=True, slots=True)
-class Perhaps:
-    """A part of a config that some releases have and others lack (`getattr(cfg, "validation", None)`)."""
-
-    part: Obj
 
 
 @dataclass(eq=False, slots=True)
@@ -110,12 +137,17 @@ _Key = tuple[int, Any]
 
 
 @dataclass(slots=True)
+class Changes:
+    """What following some statements changed: owner, table and new value by place; and the world they were in."""
+
+    world: World
+    places: dict[_Key, tuple[Owner, dict[Any, Any], Any]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class _Journal:
     start: int
     log: dict[_Key, tuple[Owner, dict[Any, Any], Any]] = field(default_factory=dict)
-
-
-Changes = dict[_Key, tuple[Owner, dict[Any, Any], Any]]
 
 
 class Heap:
@@ -123,12 +155,15 @@ class Heap:
 
     def __init__(self) -> None:
         self.serial = 0
+        self.world = World()
         self.journals: list[_Journal] = []
-        self.roots: list[Obj] = []
+        self.roots: dict[int, Obj] = {}
+        # The statement that is being followed.
+        self.here = NOWHERE
 
     def new(self, kind: Kind, **meta: Any) -> Obj:
         self.serial += 1
-        return Obj(kind, self.serial, **meta)
+        return Obj(kind, self.serial, self.world, **meta)
 
     def scope(self, parent: Scope | None = None) -> Scope:
         self.serial += 1
@@ -142,8 +177,12 @@ class Heap:
     def root(self, kind: Kind, **meta: Any) -> Obj:
         """Make an object that may be a whole config."""
         made = self.new(kind, **meta)
-        self.roots.append(made)
+        self.roots[id(made)] = made
         return made
+
+    def is_root(self, obj: Obj) -> bool:
+        """Tell whether an object may be a whole config."""
+        return id(obj) in self.roots
 
     def put(self, owner: Owner, table: dict[Any, Any], key: Any, value: Any) -> None:
         """Set `table[key]`; MISSING deletes it."""
@@ -157,26 +196,40 @@ class Heap:
         else:
             table[key] = value
 
+    def weakly(self, owner: Obj, key: Any, value: Any, reason: str, location: Location) -> None:
+        """Set a field of an object that may or may not be the one that is meant."""
+        old = owner.fields.get(key, MISSING)
+        self.put(
+            owner, owner.fields, key, self._merge_at(owner, owner.fields, key, (old, Cell(value, location)), reason)
+        )
+
     def child(self, parent: Obj, name: str) -> Obj:
         """Return the part of a config that was never set, the same object every time."""
         found = parent.children.get(name)
         if found is None:
-            found = Obj("inherited", parent.serial, home=(parent, name))
+            found = Obj("inherited", parent.serial, parent.world, home=(parent, name))
             parent.children[name] = found
         return found
 
-    def trial(self, action: Callable[[], Any]) -> tuple[Any, Changes]:
-        """Run an action and undo it; returns its result and the changes it made."""
+    def trial(self, action: Callable[[], Any], *, alternative: bool = True) -> tuple[Any, Changes]:
+        """Run an action and undo it; returns its result and the changes it made.
+
+        alternative: the action is one branch of several, so that what it makes exists in that branch only.
+        """
         self.serial += 1
         journal = _Journal(self.serial)
         self.journals.append(journal)
+        outside = self.world
+        if alternative:
+            self.world = World(outside)
+        changes = Changes(self.world)
         try:
             result = action()
         finally:
+            self.world = outside
             self.journals.pop()
-            changes: Changes = {}
             for mark, (owner, table, original) in journal.log.items():
-                changes[mark] = (owner, table, table.get(mark[1], MISSING))
+                changes.places[mark] = (owner, table, table.get(mark[1], MISSING))
                 if original is MISSING:
                     table.pop(mark[1], None)
                 else:
@@ -185,7 +238,7 @@ class Heap:
 
     def commit(self, changes: Changes) -> None:
         """Apply the changes of a trial."""
-        for (_, key), (owner, table, value) in changes.items():
+        for (_, key), (owner, table, value) in changes.places.items():
             self.put(owner, table, key, value)
 
     def join(self, alternatives: Sequence[Changes], reason: str) -> None:
@@ -193,197 +246,156 @@ class Heap:
         if len(alternatives) == 1:
             self.commit(alternatives[0])
             return
-        seen: dict[tuple[int, int], Obj] = {}
         marks: dict[_Key, tuple[Owner, dict[Any, Any]]] = {}
         for changes in alternatives:
-            for mark, (owner, table, _) in changes.items():
+            for mark, (owner, table, _) in changes.places.items():
                 marks[mark] = (owner, table)
+        worlds = [changes.world for changes in alternatives]
         for mark, (owner, table) in marks.items():
             original = table.get(mark[1], MISSING)
-            values = [changes[mark][2] if mark in changes else original for changes in alternatives]
-            merged = values[0]
-            for value in values[1:]:
-                merged = self._merge_at(owner, table, mark[1], merged, value, reason, seen)
+            values = [changes.places[mark][2] if mark in changes.places else original for changes in alternatives]
+            merged = self._merge_at(owner, table, mark[1], values, reason, worlds)
             if merged is not original:
                 self.put(owner, table, mark[1], merged)
 
     def blur(self, changes: Changes, reason: str) -> bool:
         """Make everything that changes touch unknown; True when anything became different."""
         different = False
-        for (_, key), (owner, table, value) in changes.items():
+        for (_, key), (owner, table, value) in changes.places.items():
             original = table.get(key, MISSING)
             if original is value or _same(original, value):
                 continue
-            merged = self._merge_at(owner, table, key, original, value, reason, {})
-            if isinstance(owner, Scope) and not _is_unknown(merged):
-                merged = Unknown(reason)
+            merged = self._merge_at(owner, table, key, (original, value), reason)
+            if isinstance(owner, Scope) and original is MISSING:
+                merged = self.merge((Unknown(reason), value), reason)
             if not _same(original, merged):
                 different = True
                 self.put(owner, table, key, merged)
         return different
 
     def _merge_at(
-        self, owner: Owner, table: dict[Any, Any], key: Any, left: Any, right: Any, reason: str, seen: dict[Any, Obj]
+        self,
+        owner: Owner,
+        table: dict[Any, Any],
+        key: Any,
+        values: Sequence[Any],
+        reason: str,
+        worlds: Sequence[World] | None = None,
     ) -> Any:
-        if left is right:
-            return left
+        """Return what is sure of one place that has one of several values."""
+        first = values[0]
+        if all(value is first for value in values):
+            return first
         if isinstance(owner, Scope):
-            if left is MISSING or right is MISSING:
-                return right if left is MISSING else left
-            return self.merge(left, right, reason, seen)
+            bound = [index for index, value in enumerate(values) if value is not MISSING]
+            kept = [worlds[index] for index in bound] if worlds is not None else None
+            return self.merge([values[index] for index in bound], reason, kept)
         if table is owner.meta:
             if key == "kind":
-                return "opaque" if "opaque" in (left, right) else left
-            return right if left is MISSING or left is None else left
+                return "opaque" if "opaque" in values else first
+            return next((value for value in reversed(values) if value is not MISSING and value is not None), None)
         if key == "items" and owner.kind in SEQUENCES:
-            return self._merge_items(left, right, reason, seen)
-        if owner.has_attributes:
-            left, right = (self._never_set(owner, key, side, other) for side, other in ((left, right), (right, left)))
-        return self._merge_cells(left, right, reason, seen)
+            if all(isinstance(value, tuple) and len(value) == len(first) for value in values):
+                return tuple(self.merge(items, reason, worlds) for items in zip(*values, strict=True))
+            return Unknown(reason)
+        return self._merge_cells(owner, key, values, reason, worlds)
 
-    def _never_set(self, owner: Obj, key: Any, side: Any, other: Any) -> Any:
-        """Return the inherited part for a part that one alternative replaces and this one leaves as it was."""
-        replaced = isinstance(other, Cell) and isinstance(other.value, Obj) and other.value.has_attributes
-        return Cell(self.child(owner, key), other.location) if side is MISSING and replaced else side
-
-    def _merge_items(self, left: Any, right: Any, reason: str, seen: dict[Any, Obj]) -> Any:
-        if isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right):
-            return tuple(self.merge(a, b, reason, seen) for a, b in zip(left, right, strict=True))
-        return Unknown(reason)
-
-    def _merge_cells(self, left: Any, right: Any, reason: str, seen: dict[Any, Obj]) -> Cell:
-        location = (right if isinstance(right, Cell) else left).location
-        if not isinstance(left, Cell) or not isinstance(right, Cell):
+    def _merge_cells(
+        self, owner: Obj, key: Any, values: Sequence[Any], reason: str, worlds: Sequence[World] | None
+    ) -> Cell:
+        location = next(value.location for value in reversed(values) if isinstance(value, Cell))
+        replaced = any(isinstance(value, Cell) and targets_of(value.value) for value in values)
+        if not replaced and not all(isinstance(value, Cell) for value in values):
             return Cell(Unknown(reason), location)
-        return Cell(self.merge(left.value, right.value, reason, seen), location)
+        # Where an alternative does not set a part that another one replaces, the part that was there stays.
+        before = self.child(owner, key) if owner.has_attributes else Unknown(reason)
+        found = [value.value if isinstance(value, Cell) else before for value in values]
+        return Cell(self.merge(found, reason, worlds), location)
 
-    def merge(self, left: Any, right: Any, reason: str, seen: dict[Any, Obj]) -> Any:
-        """Return what is sure of a value that is one of two."""
-        if left is right or _same(left, right):
-            return left
-        if isinstance(left, Dotted) and isinstance(right, Dotted) and left.last == right.last:
-            return Dotted(left.last)
-        left, right = (value.part if isinstance(value, Perhaps) else value for value in (left, right))
-        if isinstance(left, Obj) and isinstance(right, Obj):
-            if left.has_attributes and right.has_attributes:
-                return self._merge_objects(left, right, reason, seen)
-            if left.kind == right.kind and left.kind in SEQUENCES:
-                made = self.new(left.kind)
-                made.fields["items"] = self._merge_items(left.items, right.items, reason, seen)
-                return made
-            if left.kind == right.kind == "dict":
-                made = self.new("dict")
-                for key in [*left.fields, *(key for key in right.fields if key not in left.fields)]:
-                    cells = left.fields.get(key, MISSING), right.fields.get(key, MISSING)
-                    made.fields[key] = self._merge_cells(cells[0], cells[1], reason, seen)
-                return made
-        for one in (left, right):
-            if isinstance(one, Obj) and one.has_attributes:
-                made = self.new("opaque", reason=reason)
-                if one in self.roots:
-                    self.roots.append(made)
-                return made
-        return left if isinstance(left, Unknown) else Unknown(reason)
+    def merge(self, values: Sequence[Any], reason: str, worlds: Sequence[World] | None = None) -> Any:
+        """Return what is sure of a value that is one of several; worlds: the alternative each comes from."""
+        first = values[0]
+        if all(value is first or _same(value, first) for value in values):
+            return first
+        if all(isinstance(value, Dotted) and value.last == values[0].last for value in values):
+            return Dotted(values[0].last)
+        targets: dict[int, tuple[Obj, bool]] = {}
+        other = False
+        for index, value in enumerate(values):
+            other = other or (value.other if isinstance(value, OneOf) else not isinstance(value, Obj))
+            for obj, surely in targets_of(value):
+                fresh = surely and worlds is not None and obj.world.within(worlds[index])
+                held = targets.get(id(obj))
+                targets[id(obj)] = (obj, fresh and (held is None or held[1]))
+        if not targets:
+            return next((value for value in values if isinstance(value, Unknown)), Unknown(reason))
+        return OneOf(tuple(targets.values()), reason, other)
 
-    def _merge_objects(self, left: Obj, right: Obj, reason: str, seen: dict[Any, Obj]) -> Obj:
-        # One merged object per pair, so that names for the same parts keep naming the same object.
-        pair = (id(left), id(right))
-        if pair in seen:
-            return seen[pair]
-        same = left.kind == right.kind and all(left.meta.get(k) == right.meta.get(k) for k in ("cls", "recipe"))
-        if left.kind == "inherited" and not left.meta.get("recipe"):
-            same = False
-        kind: Kind = left.kind if same else "opaque"
-        made = self.new(kind, **{k: v for k, v in left.meta.items() if k not in ("kind", "home")})
-        if not same:
-            recipes = [side.meta.get("recipe") for side in (left, right)]
-            made.meta.update(recipe=None, call=None, cls=None)
-            made.meta["reason"] = f"is {recipes[0]} or {recipes[1]}: it {reason}" if all(recipes) else reason
-        seen[pair] = made
-        if left in self.roots or right in self.roots:
-            self.roots.append(made)
-        names = [*left.fields, *left.children, *right.fields, *right.children]
-        for name in dict.fromkeys(names):
-            a, b = (self._part(side, name) for side in (left, right))
-            if isinstance(a, Cell) or isinstance(b, Cell):
-                cells = [side.fields.get(name, MISSING) for side in (left, right)]
-                first, second = (part.value if isinstance(part, Cell) else part for part in (a, b))
-                location = next((c.location for c in reversed(cells) if isinstance(c, Cell)), NOWHERE)
-                both = isinstance(first, Obj) and isinstance(second, Obj)
-                value = self.merge(first, second, reason, seen) if both else MISSING
-                made.fields[name] = (
-                    Cell(value, location)
-                    if value is not MISSING
-                    else self._merge_cells(cells[0], cells[1], reason, seen)
-                )
-            else:
-                part = self._merge_objects(a, b, reason, seen)
-                part.meta.update(kind="inherited", home=(made, name))
-                made.children[name] = part
-        return made
-
-    def _part(self, side: Obj, name: str) -> Any:
-        return side.fields[name] if name in side.fields else self.child(side, name)
-
-    def taint(self, obj: Obj, reason: str, seen: set[int] | None = None) -> None:
-        """Make everything that an object holds unknown, since code that is not followed may have changed it."""
+    def taint(self, value: Any, reason: str, seen: set[int] | None = None) -> None:
+        """Make everything that a value holds unknown, since code that is not followed may have changed it."""
         seen = seen if seen is not None else set()
-        if id(obj) in seen:
-            return
-        seen.add(id(obj))
-        if obj.kind == "oneof":
-            for target in obj.meta["targets"]:
-                self.taint(target, reason, seen)
-            return
+        for obj, _ in targets_of(value):
+            if id(obj) not in seen:
+                seen.add(id(obj))
+                self._taint_object(obj, reason, seen)
+
+    def _taint_object(self, obj: Obj, reason: str, seen: set[int]) -> None:
         if obj.kind in SEQUENCES:
             for item in obj.items or ():
-                if isinstance(item, Obj):
-                    self.taint(item, reason, seen)
+                self.taint(item, reason, seen)
             self.put(obj, obj.fields, "items", Unknown(reason))
             return
-        if obj.kind != "dict":
-            self.put(obj, obj.meta, "kind", "opaque")
         self.put(obj, obj.meta, "reason", reason)
+        self.put(obj, obj.meta, "tainted", self.here)
+        if obj.kind == "dict":
+            for key, cell in list(obj.fields.items()):
+                self.taint(cell.value, reason, seen)
+                self.put(obj, obj.fields, key, Cell(Unknown(reason), cell.location))
+            return
+        self.put(obj, obj.meta, "kind", "opaque")
         parts = [(name, part) for name, part in obj.children.items() if name not in obj.fields]
         for name, cell in list(obj.fields.items()):
-            if isinstance(cell.value, Obj) and cell.value.has_attributes and obj.kind != "dict":
+            if isinstance(cell.value, Obj) and cell.value.has_attributes:
                 parts.append((name, cell.value))
             else:
-                if isinstance(cell.value, Obj):
-                    self.taint(cell.value, reason, seen)
-                self.put(obj, obj.fields, name, Cell(Unknown(reason), cell.location) if obj.kind == "dict" else MISSING)
+                self.taint(cell.value, reason, seen)
+                if not targets_of(cell.value):
+                    self.put(obj, obj.fields, name, MISSING)
         for name, part in parts:
             self.taint(part, reason, seen)
-            self.put(part, part.meta, "kind", "inherited")
-            self.put(part, part.meta, "home", (obj, name))
-
-
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, Unknown) or (isinstance(value, Obj) and value.kind == "opaque")
+            if part.meta.get("home") in (None, (obj, name)):
+                self.put(part, part.meta, "kind", "inherited")
+                self.put(part, part.meta, "home", (obj, name))
 
 
 def _same(left: Any, right: Any) -> bool:
     if isinstance(left, Cell) and isinstance(right, Cell):
-        return _same(left.value, right.value)
+        return left.value is right.value or _same(left.value, right.value)
+    if isinstance(left, OneOf) and isinstance(right, OneOf):
+        return left.targets == right.targets and left.other == right.other
+    if isinstance(left, Unknown) and isinstance(right, Unknown):
+        return True
     return is_plain(left) and type(left) is type(right) and left == right
 
 
+def targets_of(value: Any) -> tuple[tuple[Obj, bool], ...]:
+    """Return the objects that a value may be, each with whether it surely is the one meant wherever it exists."""
+    if isinstance(value, Obj):
+        return ((value, True),)
+    return value.targets if isinstance(value, OneOf) else ()
+
+
 def reachable(value: Any) -> Iterator[Obj]:
-    """Yield the objects with attributes that a value is or holds in lists and mappings."""
+    """Yield the objects that a value is or holds in lists and mappings."""
     stack = [value]
     seen: set[int] = set()
     while stack:
-        item = stack.pop()
-        if isinstance(item, Perhaps):
-            item = item.part
-        if not isinstance(item, Obj) or id(item) in seen:
-            continue
-        seen.add(id(item))
-        if item.has_attributes:
-            yield item
-        elif item.kind == "oneof":
-            stack += item.meta["targets"]
-        elif item.kind == "dict":
-            stack += [cell.value for cell in item.fields.values()]
-        else:
-            stack += item.items or ()
+        for obj, _ in targets_of(stack.pop()):
+            if id(obj) in seen:
+                continue
+            seen.add(id(obj))
+            yield obj
+            if obj.kind == "dict":
+                stack += [cell.value for cell in obj.fields.values()]
+            elif obj.kind in SEQUENCES:
+                stack += obj.items or ()

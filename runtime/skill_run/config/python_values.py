@@ -49,9 +49,10 @@ class PathText(str):
 
 @dataclass(frozen=True, slots=True)
 class Dotted:
-    """An imported or built-in name such as `math.lcm`."""
+    """An imported or built-in name such as `math.lcm`. symbol: it came out of a module, so it may be any object."""
 
     name: str
+    symbol: bool = False
 
     @property
     def last(self) -> str:
@@ -68,16 +69,16 @@ def is_class_name(name: str) -> bool:
     return _CAMEL.fullmatch(name) is not None
 
 
-def attribute_of_name(name: str, attribute: str) -> object:
-    """Return what `name.attribute` of an imported name stands for: a dtype, an enum member's name, or a name."""
-    full = f"{name}.{attribute}"
+def attribute_of_name(base: Dotted, attribute: str) -> object:
+    """Return what `base.attribute` of an imported name stands for: a dtype, an enum member's name, or a name."""
+    full = f"{base.name}.{attribute}"
     if full in _CONSTANTS:
         return _CONSTANTS[full]
-    if name == "torch" and attribute in _DTYPES:
+    if base.name == "torch" and attribute in _DTYPES:
         return full
-    if is_class_name(name.rpartition(".")[2]) and not attribute.startswith("__"):
+    if is_class_name(base.last) and not attribute.startswith("__"):
         return attribute
-    return Dotted(full)
+    return Dotted(full, base.symbol)
 
 
 def _fits(value: object) -> bool:

@@ -130,3 +130,20 @@ def _source_of(root: TreeMapping, form: Form, name: str | None, text: str) -> So
     if isinstance(target, Leaf) and isinstance(target.value, str) and target.value.endswith(_CONTAINER_TARGET):
         form = "container"
     return Source(form=form, name=name or "<mapping>", text=text, assignments=flatten(root, name))
+
+
+def read_started_script(launch: Source, path: Path | None) -> Source | None:
+    """Return the Source of the training script that a launch file starts, when it lies beside it or where it says.
+
+    launch: what the launch file says; path: that file, None for text. Upstream's own launcher builds its config from
+    flags, so there is nothing to follow then. A link is not followed.
+    """
+    if launch.script is None or launch.base_unknown is None or not launch.script.endswith(".py") or path is None:
+        return None
+    for candidate in (Path(launch.script), path.parent / Path(launch.script).name):
+        try:
+            if candidate.is_file() and not candidate.is_symlink():
+                return read_source(candidate)
+        except (OSError, ValueError):
+            continue
+    return None

@@ -10,8 +10,8 @@ from skill_run.bridge import names
 from skill_run.bridge.families import family_of, provider_sets
 from skill_run.bridge.recipes import Recipe
 from skill_run.bridge.release import NO_DEFAULT, Release, by_version, default_of, index, load_release
-from skill_run.config.model import Assignment, Location, Plain, Remark, Source, State, Unknown, Value
-from skill_run.config.typing import check_value
+from skill_run.config.model import NOWHERE, Assignment, Plain, Remark, Source, State, Unknown, Value
+from skill_run.config.typing import INT64, check_value, shown
 from skill_run.errors import InputError
 from skill_run.report.finding import BridgeChoice
 
@@ -21,6 +21,7 @@ RUN_COUNTS = ("world_size", "gpu_memory_gib", "tokens_per_rank", "max_tokens_per
 PSEUDO_FIELDS = frozenset({*RUN_COUNTS, "te", "gpu", "mcore_version"})
 _SECTION_TYPES = {"dataset", "model", "peft"}
 _OPEN_MODEL_TYPES = {None, "GPTModelProvider"}
+_NULL_AT_FIRST = {"dataset.offline_packing_specs", "comm_overlap", "peft"}
 
 
 @dataclass(slots=True)
@@ -188,7 +189,7 @@ def resolve(
         for name, value in recipe.values.items():
             config.values[name] = Value(State.SET, value, primary.recipe_location, reason="recipe")
     for name, value in (model_facts or {}).items():
-        config.values[name] = Value(State.SET, value, reason="model")
+        config.values.setdefault(name, Value(State.SET, value, reason="model"))
     _Resolver(config, sources, recipe, model).run()
     return config
 
@@ -253,11 +254,24 @@ class _Resolver:
             config.world_size = source.world_size
         if source.env is not None:
             config.env = {**(config.env or {}), **source.env}
+            config.env_complete = True
 
     def apply(self, assignment: Assignment) -> None:
         path, value = assignment.path, assignment.value
+        path = index()["run_input_names"].get(path, path)
+        if path.startswith(("env.", "env_vars.")) and value is not None:
+            self.take_variable(path.partition(".")[2], value)
+            if path.startswith("env."):
+                return
         if path in PSEUDO_FIELDS:
             self.take_pseudo(path, value)
+            return
+        if assignment.operation == "delete":
+            self.remark(
+                "override-has-no-effect",
+                f"`~{path}` removes the key from the override dictionary only; the config keeps its old value.",
+                assignment,
+            )
             return
         section = path.partition(".")[0]
         if path.endswith("._target_") or (
@@ -280,19 +294,27 @@ class _Resolver:
     def canonical(self, path: str) -> str:
         return names.to_canonical(path, self.release.version, self.config.dataset_type)
 
+    def take_variable(self, name: str, value: Plain | Unknown) -> None:
+        """An environment variable that the config itself sets; what the shell sets wins."""
+        if isinstance(value, str | int | float):
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            self.config.env = {name: text, **(self.config.env or {})}
+
     def take_pseudo(self, path: str, value: Plain | Unknown) -> None:
         config = self.config
         if isinstance(value, Unknown) or value is None:
             return
         if path in RUN_COUNTS:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                self.problems.append(f"{path} must be a whole number of at least 1, not {value!r:.40}")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= INT64:
+                self.problems.append(f"{path} must be a whole number of at least 1 and below 2**63, not {shown(value)}")
                 return
             setattr(config, path, value)
+        elif not isinstance(value, str):
+            self.problems.append(f"{path} must be text in quotes, not {shown(value)}")
         elif path == "te":
-            config.te = str(value)
+            config.te = value
         elif path == "gpu":
-            config.gpu = str(value).lower()
+            config.gpu = value.lower()
 
     def take_class(self, path: str, assignment: Assignment) -> None:
         cls = _class_name(assignment.value)
@@ -339,6 +361,13 @@ class _Resolver:
             return
         if assignment.value == {}:
             return
+        by_name = path in self.release.optional_sections
+        if assignment.value is not None and not (by_name and isinstance(assignment.value, str)):
+            wanted = "a name or a mapping" if by_name else "a mapping"
+            self.problems.append(
+                f"{self.prefix(assignment)}{path} is {shown(assignment.value)}, but it must be {wanted}"
+            )
+            return
         self.forget(canonical)
         self.config.values[canonical] = Value(State.SET, assignment.value, assignment.location, path)
 
@@ -355,13 +384,6 @@ class _Resolver:
 
     def take_field(self, assignment: Assignment) -> None:
         path = assignment.path
-        if assignment.operation == "delete":
-            self.remark(
-                "override-has-no-effect",
-                f"`~{path}` removes the key from the override dictionary only; the config keeps its old value.",
-                assignment,
-            )
-            return
         canonical = self.canonical(path)
         spec = self.release.field(path, self.config.dataset_type)
         if spec is None and canonical == path and not self.has_own_type(path):
@@ -447,7 +469,7 @@ class _Resolver:
 
     def check_override(self, assignment: Assignment, canonical: str) -> None:
         """Hydra's own refusals: `+key` that exists, and a key below a section that is null."""
-        if assignment.operation == "add" and canonical in self.config.values and not names.is_free_form(canonical):
+        if assignment.operation == "add" and self.holds_value(assignment.path, canonical):
             self.remark(
                 "override-fails",
                 f"`+{assignment.path}=` adds a key, but the config already has it, so Hydra refuses; write "
@@ -456,10 +478,8 @@ class _Resolver:
             )
         if assignment.operation == "override" and self.config.base != "unknown":
             parent = canonical.rpartition(".")[0]
-            if (
-                parent in ("dataset.offline_packing_specs", "comm_overlap", "peft")
-                and self.config.is_given(parent) is False
-            ):
+            certain = parent in self.config.values or self.config.base != "defaults"
+            if certain and parent in _NULL_AT_FIRST and self.config.is_given(parent) is False:
                 self.remark(
                     "override-fails",
                     f"{self.config.written(parent)} is null in the config this override is applied to, so Hydra refuses "
@@ -467,12 +487,24 @@ class _Resolver:
                     assignment,
                 )
 
+    def holds_value(self, path: str, canonical: str) -> bool:
+        """Tell whether the config surely has a value here that is not null, which is what `+` stops at."""
+        if names.is_free_form(canonical):
+            return False
+        if canonical not in self.config.values:
+            spec = self.release.field(path, self.config.dataset_type)
+            section = path.partition(".")[0]
+            sure = spec is not None and not spec.foreign and section not in self.release.optional_sections
+            if not sure or (section == "dataset" and self.config.dataset_type is None):
+                return False
+        return self.config.get(canonical).value is not None
+
     def note_duplicate(self, assignment: Assignment, canonical: str) -> None:
         before = self.seen.get(canonical)
         self.seen[canonical] = assignment
         if before is None or isinstance(before.value, Unknown) or isinstance(assignment.value, Unknown):
             return
-        if before.value == assignment.value or before.location == assignment.location:
+        if before.value == assignment.value or before.location == assignment.location != NOWHERE:
             return
         if before.path != assignment.path and canonical == "dataset.seq_length":
             return
@@ -535,8 +567,9 @@ class _Resolver:
         value = found[0].value
         fix = {near: value} if near is not None and not isinstance(value, Unknown) else {}
         hint = f"; did you mean {near}?" if near is not None else "."
+        rule = "unknown-field" if near is not None or found[0].operation == "override" else "unrecognised-field"
         return Remark(
-            "unknown-field",
+            rule,
             f"Megatron-Bridge {version} has no field {paths[0]}{hint} {self.fate(found[0])}",
             paths,
             where,

@@ -22,7 +22,10 @@ _WORDS: Final = {
 }
 
 
-def _shown(value: Plain) -> str:
+def shown(value: object) -> str:
+    """Return a value fit for an error sentence."""
+    if isinstance(value, int) and abs(value) >= 10**60:
+        return "a number of more than 60 digits"
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -63,7 +66,7 @@ def check_value(canonical: str, value: Plain, spec: FieldSpec) -> tuple[Plain, s
     if not _fits(value, spec.kind):
         if spec.loose and not (isinstance(value, str) and spec.kind in ("int", "float", "bool")):
             return value, None
-        return value, f"is {_shown(value)}, but it must be {_WORDS[spec.kind]}"
+        return value, f"is {shown(value)}, but it must be {_WORDS[spec.kind]}"
     numbers = value if isinstance(value, list) else [value]
     for number in numbers:
         if _is_int(number) and abs(number) > INT64:  # type: ignore[arg-type]

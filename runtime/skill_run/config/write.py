@@ -1,23 +1,30 @@
-"""Write changes back into a config in its own form: YAML and JSON text, overrides, Python, a command line, a mapping."""
+"""Write changes back into a config in its own form: YAML, JSON, overrides, Python, a command line or a mapping."""
 
 from __future__ import annotations
 
 import ast
 import copy
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import yaml
 
-from skill_run.config.model import Plain, Source
+from skill_run.config.model import Location, Plain, Source
 from skill_run.config.overrides import read_overrides, render_override
 from skill_run.config.tree import parse_tree, to_plain
 from skill_run.errors import InputError
 
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*$")
+_SHELL_WORD: Final = re.compile(r"(?:[^\s'\"\\]|\\\S|'[^']*'|\"(?:[^\"\\]|\\.)*\")+", re.DOTALL)
+_SHELL_OPERATOR: Final = re.compile(r"[|&;<>#\n]")
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+-]*\Z")
+_LINE_BREAK: Final = re.compile(rb"(?<=\n)|(?<=\r)(?!\n)")
+_NOT_TEXT: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def write_back(
@@ -33,27 +40,50 @@ def write_back(
             return edit_mapping(original or {}, sets, removes)
         case "container" if not source.text:
             return edit_mapping(original or {}, sets, removes)
-        case "container" | "yaml":
+        case "container" | "yaml" | "json":
+            if source.form == "json" or _is_json(source.text):
+                return edit_json(source.text, sets, removes)
             return edit_yaml(source.text, sets, removes, source.name)
-        case "json":
-            data = edit_mapping(json.loads(source.text), sets, removes)
-            return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
         case "python":
             return edit_python(source, sets, removes)
         case "command":
-            return edit_command(source.text, sets)
+            return edit_command(source.text, source.override_tokens, sets, removes)
         case _:
             return "\n".join(edit_overrides(source.override_tokens, sets, removes)) + "\n"
 
 
+def _is_json(text: str) -> bool:
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def edit_json(text: str, sets: Mapping[str, Plain], removes: Sequence[str]) -> str:
+    """Return JSON text with fields set and removed; order and indentation stay."""
+    indent = re.match(r"\s*\{\s*\n([ \t]+)", text)
+    data = edit_mapping(json.loads(text), sets, removes)
+    return json.dumps(data, indent=indent.group(1) if indent else 2, ensure_ascii=False) + "\n"
+
+
 def edit_mapping(data: Mapping[str, Any], sets: Mapping[str, Plain], removes: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of a nested or dotted mapping with fields set and removed; a dotted mapping stays dotted."""
+    """Return a copy of a nested or dotted mapping with fields set and removed; a dotted mapping stays dotted.
+
+    A mapping below a section goes when nothing but its class name is left in it, a section when nothing at all is.
+    """
     result = copy.deepcopy(dict(data))
-    for path in removes:
-        _remove(result, path)
     for path, value in sets.items():
         _place(result, path, value)
+    for path in _not_set(removes, sets):
+        _remove(result, path, frozenset())
     return result
+
+
+def _not_set(removes: Sequence[str], sets: Mapping[str, Plain]) -> list[str]:
+    return [path for path in removes if not any(name == path or name.startswith(path + ".") for name in sets)]
 
 
 def _place(data: dict[str, Any], path: str, value: Plain) -> None:
@@ -80,138 +110,194 @@ def _place(data: dict[str, Any], path: str, value: Plain) -> None:
     _place(data[head], rest, value)
 
 
-def _remove(data: dict[str, Any], path: str) -> None:
+def _remove(data: dict[str, Any], path: str, worthless: frozenset[str]) -> None:
     data.pop(path, None)
     for key in list(data):
         if path.startswith(key + ".") and isinstance(data[key], dict):
-            _remove(data[key], path[len(key) + 1 :])
-            if not {k for k in data[key] if k != "_target_"}:
+            _remove(data[key], path[len(key) + 1 :], frozenset({"_target_"}))
+            if not data[key].keys() - worthless:
                 del data[key]
 
 
 def edit_overrides(tokens: Sequence[str], sets: Mapping[str, Plain], removes: Sequence[str]) -> list[str]:
     """Return override tokens with fields set (in place where the token exists, else appended) and removed."""
     pending = dict(sets)
-    result: list[str] = []
-    for token in tokens:
-        parsed = read_overrides([token]).assignments
-        paths = [assignment.path for assignment in parsed]
-        if any(path in removes for path in paths):
-            continue
-        if len(parsed) == 1 and paths[0] in pending:
-            operation = "force" if token.startswith("++") else "add" if token.startswith("+") else "override"
-            result.append(render_override(paths[0], pending.pop(paths[0]), operation))  # type: ignore[arg-type]
-        else:
-            result.append(token)
+    # Backwards, since the last of several tokens for one field is the one that counts.
+    edited = [_edited(token, pending, removes) for token in reversed(tokens)]
     # `++` sets a key whether or not the base has it, which is all that is known here.
-    result += [render_override(path, value, "force") for path, value in pending.items()]
-    return result
+    added = [render_override(path, value, "force") for path, value in pending.items()]
+    return [token for token in reversed(edited) if token is not None] + added
 
 
-def edit_command(text: str, sets: Mapping[str, Plain]) -> str:
-    """Return a command line with overrides appended; the last one wins over flags and earlier overrides."""
-    tokens = [shlex.quote(render_override(path, value, "force")) for path, value in sets.items()]
-    return " ".join([text.rstrip(), *tokens]) + "\n"
+def _edited(token: str, pending: dict[str, Plain], removes: Sequence[str]) -> str | None:
+    """Return a token with its pending value (which is then done), as it is, or None when it is to be removed."""
+    parsed = read_overrides([token]).assignments
+    if any(assignment.path in removes for assignment in parsed):
+        return None
+    if len(parsed) == 1 and parsed[0].path in pending:
+        return render_override(parsed[0].path, pending.pop(parsed[0].path), parsed[0].operation)
+    return token
+
+
+def edit_command(text: str, tokens: Sequence[str], sets: Mapping[str, Plain], removes: Sequence[str]) -> str:
+    """Return a command line with its override words (`tokens`) changed and removed in place, new ones behind them.
+
+    Raises InputError when there is no override to add behind and the text is more than one plain command.
+    """
+    pending = dict(sets)
+    words = list(_SHELL_WORD.finditer(text))
+    pieces: list[str] = []
+    anchor: int | None = None
+    for number in range(len(words) - 1, -1, -1):
+        gap = text[words[number - 1].end() if number else 0 : words[number].start()]
+        token = _unquoted(words[number].group())
+        if token not in tokens:
+            pieces += [words[number].group(), gap]
+            continue
+        anchor = len(pieces) if anchor is None else anchor
+        new = _edited(token, pending, removes)
+        if new is not None:
+            pieces += [words[number].group() if new == token else shlex.quote(new), gap]
+    added = "".join(" " + shlex.quote(render_override(path, value, "force")) for path, value in pending.items())
+    if added and anchor is None and _SHELL_OPERATOR.search(text.strip()):
+        raise InputError("add these overrides to the launch command by hand: the text holds more than that command")
+    pieces.insert(anchor or 0, added)
+    return "".join(reversed(pieces)) + "\n"
+
+
+def _unquoted(word: str) -> str:
+    try:
+        return "".join(shlex.split(word))
+    except ValueError:
+        return word
 
 
 def flow(value: Plain) -> str:
     """Return a value as one-line YAML."""
     if isinstance(value, str):
-        if _PLAIN_TEXT.match(value) and value.lower() not in (
-            "true",
-            "false",
-            "null",
-            "yes",
-            "no",
-            "on",
-            "off",
-            "y",
-            "n",
-        ):
-            return value
-        return json.dumps(value)
+        plain = _PLAIN_TEXT.match(value) and value.lower() not in _NOT_TEXT
+        return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{flow(key)}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     return json.dumps(value)
 
 
 class _YamlEditor:
-    """Places edits by the character positions of the parsed nodes, so that comments and order stay."""
+    """Makes one change by the character positions of the parsed nodes, so that comments and order stay."""
 
     def __init__(self, text: str, root: yaml.MappingNode) -> None:
         self.text = text
-        self.edits: list[tuple[int, int, str]] = []
-        self.nodes: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.entries: dict[str, _Entry] = {}
         self.mappings: dict[str, yaml.MappingNode] = {"": root}
-        self.shared: set[int] = set()
         self._walk("", root)
 
-    def _walk(self, path: str, node: yaml.MappingNode) -> None:
-        if id(node) in self.shared:
-            raise InputError("the YAML uses aliases where a change is needed")
-        self.shared.add(id(node))
-        for key, value in node.value:
+    def _walk(self, path: str, mapping: yaml.MappingNode) -> None:
+        for key, value in mapping.value:
             name = f"{path}.{key.value}" if path else str(key.value)
-            self.nodes[name] = (key, value)
-            if isinstance(value, yaml.MappingNode):
+            entry = self.entries[name] = _Entry(key, value, mapping)
+            if isinstance(value, yaml.MappingNode) and not entry.is_alias:
                 self.mappings[name] = value
                 self._walk(name, value)
 
-    def _end(self, node: yaml.Node) -> int:
-        start, end = node.start_mark.index, node.end_mark.index
-        return start + len(self.text[start:end].rstrip())
+    def leaves(self, path: str) -> set[str]:
+        """Return the names below a mapping that hold a value themselves."""
+        inside = (name for name in self.entries if name.startswith(path + "."))
+        return {name for name in inside if name not in self.mappings or not self.mappings[name].value}
 
-    def set(self, path: str, value: Plain) -> None:
-        if path in self.nodes:
-            node = self.nodes[path][1]
-            start = node.start_mark.index
-            if self._end(node) <= start:
-                self.edits.append((start, start, " " + flow(value)))
-            else:
-                self.edits.append((start, self._end(node), flow(value)))
-            return
+    def set(self, path: str, value: Plain) -> str:
+        """Return the text with a field set."""
+        if path in self.entries:
+            return self._replace(self.entries[path], flow(value))
         parent, _, leaf = path.rpartition(".")
-        while parent not in self.mappings and parent not in self.nodes:
+        while parent not in self.mappings and parent not in self.entries:
             parent, _, extra = parent.rpartition(".")
             leaf = f"{extra}.{leaf}"
         if parent not in self.mappings:
-            node = self.nodes[parent][1]
-            self.edits.append((node.start_mark.index, self._end(node), "{" + _nested_flow(leaf, value) + "}"))
-            return
-        self._insert(self.mappings[parent], leaf, value, dotted=not parent and any("." in name for name in self._top()))
+            return self._replace(self.entries[parent], "{" + _nested_flow(leaf, value) + "}")
+        return self._insert(self.mappings[parent], leaf, value)
 
-    def _top(self) -> list[str]:
-        return [str(key.value) for key, _ in self.mappings[""].value]
+    def remove(self, path: str) -> str:
+        """Return the text without a field."""
+        if path not in self.entries:
+            return self.text
+        entry = self.entries[path]
+        start = entry.key.start_mark.index
+        if entry.mapping.flow_style:
+            return self._remove_from_line(entry)
+        line = self.text.rfind("\n", 0, start) + 1
+        if self.text[line:start].strip():
+            raise InputError(f"{path} cannot be removed: it shares its line with something else")
+        return self.text[:line] + self.text[self._line_end(entry) + 1 :]
 
-    def _insert(self, mapping: yaml.MappingNode, leaf: str, value: Plain, dotted: bool) -> None:
+    def _remove_from_line(self, entry: _Entry) -> str:
+        around = entry.mapping.value
+        at = next(place for place, (key, _) in enumerate(around) if key is entry.key)
+        start, end = entry.key.start_mark.index, self._end(entry)
+        if at + 1 < len(around):
+            end = around[at + 1][0].start_mark.index
+        elif at:
+            start = self._end(_Entry(*around[at - 1], entry.mapping))
+        return self.text[:start] + self.text[end:]
+
+    def _replace(self, entry: _Entry, new: str) -> str:
+        start, end = entry.value.start_mark.index, self._end(entry)
+        if entry.is_block:
+            start = self.text.index(":", entry.key.end_mark.index) + 1
+        return self.text[:start] + (" " if entry.is_block or end <= start else "") + new + self.text[end:]
+
+    def _insert(self, mapping: yaml.MappingNode, leaf: str, value: Plain) -> str:
+        dotted = any("." in str(key.value) for key, _ in mapping.value)
         if mapping.flow_style:
-            start = mapping.start_mark.index + 1
-            more = ", " if mapping.value else ""
-            self.edits.append((start, start, _nested_flow(leaf, value) + more))
-            return
-        first = mapping.value[0][0]
-        indent = " " * first.start_mark.column
-        lines = [f"{leaf}: {flow(value)}"] if dotted or "." not in leaf else _nested_block(leaf, value)
-        at = first.start_mark.index
-        self.edits.append((at, at, ("\n" + indent).join(lines) + "\n" + indent))
+            written = f"{leaf}: {flow(value)}" if dotted else _nested_flow(leaf, value)
+            at = self._end(_Entry(*mapping.value[-1], mapping)) if mapping.value else mapping.start_mark.index + 1
+            return self.text[:at] + (", " if mapping.value else "") + written + self.text[at:]
+        lines = [f"{leaf}: {flow(value)}"] if dotted else _nested_block(leaf, value)
+        lead = self.newline + " " * mapping.value[0][0].start_mark.column
+        at = self._line_end(_Entry(*mapping.value[-1], mapping))
+        if self.text[at - 1 : at] == "\r":
+            at -= 1
+        return self.text[:at] + "".join(lead + line for line in lines) + self.text[at:]
 
-    def remove(self, path: str) -> None:
-        if path not in self.nodes:
-            return
-        key, value = self.nodes[path]
-        start = self.text.rfind("\n", 0, key.start_mark.index) + 1
-        end = self.text.find("\n", self._end(value) if self._end(value) > key.start_mark.index else key.end_mark.index)
-        if self.text[start : key.start_mark.index].strip():
-            raise InputError(f"{path} cannot be removed from a one-line mapping")
-        self.edits.append((start, len(self.text) if end < 0 else end + 1, ""))
+    def _line_end(self, entry: _Entry) -> int:
+        """Return the position of the line break after an entry, with the comment on its last line."""
+        start = entry.key.end_mark.index if entry.is_alias else self._end(entry)
+        at = self.text.find("\n", start)
+        return len(self.text) if at < 0 else at
 
-    def apply(self) -> str:
-        text = self.text
-        for start, end, new in sorted(self.edits, key=lambda edit: (edit[0], edit[1]), reverse=True):
-            text = text[:start] + new + text[end:]
-        return text
+    def _end(self, entry: _Entry) -> int:
+        """Return the position after a value, without the white space and comments that follow it."""
+        if entry.is_alias:
+            raise InputError("the YAML has an alias where a change is needed")
+        if not entry.is_block:
+            start, end = entry.value.start_mark.index, entry.value.end_mark.index
+            return start + len(self.text[start:end].rstrip())
+        last = entry.value.value[-1]
+        if isinstance(entry.value, yaml.MappingNode):
+            return self._end(_Entry(*last, entry.value))
+        return self._end(_Entry(entry.value, last, entry.mapping))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A key and its value in a mapping."""
+
+    key: yaml.Node
+    value: yaml.Node
+    mapping: yaml.MappingNode
+
+    @property
+    def is_alias(self) -> bool:
+        # An alias is the node of its anchor, which stands before the key.
+        return bool(self.value.start_mark.index < self.key.start_mark.index)
+
+    @property
+    def is_block(self) -> bool:
+        return isinstance(self.value, yaml.CollectionNode) and not self.value.flow_style
 
 
 def _nested_flow(leaf: str, value: Plain) -> str:
@@ -229,7 +315,7 @@ def _nested_block(leaf: str, value: Plain) -> list[str]:
 def edit_yaml(text: str, sets: Mapping[str, Plain], removes: Sequence[str], name: str = "<text>") -> str:
     """Return YAML text with fields set and removed; comments, order and style of everything else stay.
 
-    Where the text cannot be edited in place (aliases), the whole document is written anew.
+    Where the text cannot be edited in place (a change inside an alias), the whole document is written anew.
     """
     before = to_plain(parse_tree(text, name))
     assert isinstance(before, dict)
@@ -240,7 +326,7 @@ def edit_yaml(text: str, sets: Mapping[str, Plain], removes: Sequence[str], name
             return edited
     except (InputError, yaml.YAMLError):
         pass
-    return yaml.safe_dump(wanted, sort_keys=False, default_flow_style=False)
+    return yaml.safe_dump(wanted, sort_keys=False, default_flow_style=False, allow_unicode=True)
 
 
 def _same(one: object, other: object) -> bool:
@@ -248,17 +334,12 @@ def _same(one: object, other: object) -> bool:
 
 
 def _edit_in_place(text: str, sets: Mapping[str, Plain], removes: Sequence[str]) -> str:
-    result = text
     # One change at a time: positions of a later change may lie inside what an earlier one wrote.
-    for path in _outermost(result, removes):
-        editor = _editor(result)
-        editor.remove(path)
-        result = editor.apply()
     for path, value in sets.items():
-        editor = _editor(result)
-        editor.set(path, value)
-        result = editor.apply()
-    return result
+        text = _editor(text).set(path, value)
+    for path in _outermost(_editor(text), _not_set(removes, sets)):
+        text = _editor(text).remove(path)
+    return text
 
 
 def _editor(text: str) -> _YamlEditor:
@@ -268,69 +349,99 @@ def _editor(text: str) -> _YamlEditor:
     return _YamlEditor(text, root)
 
 
-def _outermost(text: str, removes: Sequence[str]) -> list[str]:
+def _outermost(editor: _YamlEditor, removes: Sequence[str]) -> list[str]:
     """Replace the removed leaves of a mapping that loses all of them by the mapping itself."""
-    editor = _editor(text)
-    found: list[str] = []
+    found: dict[str, None] = {}
     for path in removes:
-        parent = path.rpartition(".")[0]
-        inside = [name for name in editor.nodes if name.startswith(parent + ".") and not name.endswith("._target_")]
-        whole = parent if parent in editor.nodes and parent.count(".") and set(inside) <= set(removes) else path
-        if whole not in found:
-            found.append(whole)
-    return found
+        whole, parent = path, path.rpartition(".")[0]
+        while parent in editor.entries:
+            kept = editor.leaves(parent) - set(removes)
+            if kept - ({f"{parent}._target_"} if "." in parent else set()):
+                break
+            whole, parent = parent, parent.rpartition(".")[0]
+        found[whole] = None
+    return list(found)
 
 
 def edit_python(source: Source, sets: Mapping[str, Plain], removes: Sequence[str]) -> str:
     """Return Python text with fields set: the assigned expression is replaced, or a line is added after the last one.
 
-    Raises InputError when a field can be placed in neither way.
+    Raises InputError when a field can be placed in neither way, and when reading the result does not give the values.
     """
-    text = source.text
-    lines = text.splitlines(keepends=True)
-    offsets = [0]
-    for line in lines:
-        offsets.append(offsets[-1] + len(line.encode()))
-    data = text.encode()
-    places = {a.path: a.location.line for a in source.assignments if a.location.line is not None}
-    tree = ast.parse(text)
-    edits: list[tuple[int, int, bytes]] = []
-    added: list[str] = []
-    anchor = _last_attribute_assignment(tree, set(places.values()))
-    for path, value in sets.items():
-        node = _value_node(tree, path.rpartition(".")[2], places.get(path))
-        if node is not None and node.end_lineno is not None and node.end_col_offset is not None:
-            start = offsets[node.lineno - 1] + node.col_offset
-            edits.append((start, offsets[node.end_lineno - 1] + node.end_col_offset, repr(value).encode()))
-        elif anchor is not None:
-            added.append(f"{anchor[1]}.{path} = {value!r}")
-        else:
-            raise InputError("the Python file has no place for new settings")
+    places = {assignment.path: assignment.location for assignment in source.assignments}
     for path in removes:
-        line = places.get(path)
-        if line is not None and anchor is not None:
-            raise InputError(f"line {line} sets {path}, which must be changed by hand")
-    if added and anchor is not None:
-        statement, _ = anchor
-        at = offsets[statement.end_lineno or statement.lineno]
-        indent = " " * statement.col_offset
-        edits.append((at, at, "".join(f"{indent}{line}\n" for line in added).encode()))
-    for start, end, new in sorted(edits, reverse=True):
+        if path in places:
+            raise InputError(f"{places[path]} sets {path}, which must be changed by hand")
+    tree = ast.parse(source.text)
+    lines = _LINE_BREAK.split(source.text.encode())
+    starts = list(accumulate((len(line) for line in lines), initial=0))
+    edits: dict[tuple[int, int], bytes] = {}
+    added: list[str] = []
+    for path, value in sets.items():
+        node = _value_node(tree, path, places.get(path), lines)
+        if node is None or node.end_lineno is None or node.end_col_offset is None:
+            added.append(f"{path} = {_literal(value)}")
+            continue
+        span = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        if edits.setdefault(span, _literal(value).encode()) != _literal(value).encode():
+            raise InputError(f"{places[path]} sets {path} together with another field, so it must be changed by hand")
+    if added:
+        anchor = _last_attribute_assignment(tree, {place.line for place in places.values() if place.line is not None})
+        if anchor is None:
+            raise InputError("the Python file has no place for new settings")
+        statement, config = anchor
+        first, last = lines[statement.lineno - 1], lines[(statement.end_lineno or statement.lineno) - 1]
+        indent = first[: len(first) - len(first.lstrip())].decode()
+        block = "".join(f"{indent}{config}.{line}\n" for line in added)
+        at = starts[statement.end_lineno or statement.lineno]
+        edits[at, at] = (block if last.endswith((b"\n", b"\r")) else "\n" + block).encode()
+    data = source.text.encode()
+    for (start, end), new in sorted(edits.items(), reverse=True):
         data = data[:start] + new + data[end:]
-    return data.decode()
+    return _checked_python(data.decode(), source, sets)
 
 
-def _value_node(tree: ast.Module, leaf: str, line: int | None) -> ast.expr | None:
-    if line is None:
+def _checked_python(text: str, source: Source, sets: Mapping[str, Plain]) -> str:
+    from skill_run.config.read import read_config_text
+
+    found = {a.path: a.value for a in read_config_text(text, name=source.name, form="python").assignments}
+    for path, value in sets.items():
+        if not isinstance(value, dict) and found.get(path) != value:
+            raise InputError(f"{path} is computed in the Python file, so it must be changed by hand")
+    return text
+
+
+def _literal(value: Plain) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    return repr(value)
+
+
+def _value_node(tree: ast.Module, path: str, place: Location | None, lines: Sequence[bytes]) -> ast.expr | None:
+    """Return the expression whose value an assignment at `place` gives to a field."""
+    if place is None or place.line is None:
         return None
+    leaf = path.rpartition(".")[2]
     for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == leaf and line in (node.lineno, node.value.lineno):
+        if isinstance(node, ast.keyword) and node.arg == leaf and _is_at(node, place, lines):
             return node.value
-        if isinstance(node, ast.Assign) and node.lineno == line:
-            target = node.targets[-1]
-            if isinstance(target, ast.Attribute) and target.attr == leaf:
-                return node.value
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and target.attr == leaf and _is_at(target, place, lines):
+                    return node.value
     return None
+
+
+def _is_at(node: ast.expr | ast.keyword, place: Location, lines: Sequence[bytes]) -> bool:
+    if node.lineno != place.line:
+        return False
+    # ast counts bytes, a location may count characters.
+    characters = len(lines[node.lineno - 1][: node.col_offset].decode(errors="replace"))
+    return place.column in (None, node.col_offset + 1, characters + 1)
 
 
 def _last_attribute_assignment(tree: ast.Module, lines: set[int]) -> tuple[ast.Assign, str] | None:

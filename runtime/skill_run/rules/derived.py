@@ -16,6 +16,7 @@ from skill_run.config.resolve import Config
 
 ACTIVATION_BYTES: Final = 34
 FULL_RECOMPUTE_BYTES: Final = 2
+LOGIT_BYTES: Final = 4
 FP8_MULTIPLE: Final = 16
 MXFP8_MULTIPLE: Final = 32
 
@@ -539,6 +540,23 @@ def activation_gib(facts: Facts) -> int:
     per_unit = FULL_RECOMPUTE_BYTES if facts.value("model.recompute_granularity") == "full" else ACTIVATION_BYTES
     shards = facts.tp if facts.test("derived.sequence_parallel") else 1
     return per_unit * unit // shards // 2**30
+
+
+def _logits_gib(facts: Facts, rows: int) -> int:
+    tokens = facts.config.tokens_per_rank or facts.number("model.seq_length") * rows // facts.cp
+    return LOGIT_BYTES * tokens * facts.number("model.vocab_size") // facts.tp // 2**30
+
+
+@derived("derived.logits_gib", "int")
+def logits_gib(facts: Facts) -> int:
+    """Memory of one FP32 copy of the logits on the last pipeline stage, per rank, in GiB."""
+    return _logits_gib(facts, facts.number("train.micro_batch_size"))
+
+
+@derived("derived.min_logits_gib", "int")
+def min_logits_gib(facts: Facts) -> int:
+    """The same for one row, which no micro batch goes below."""
+    return _logits_gib(facts, 1)
 
 
 @derived("derived.gpu_memory_gib", "int")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from cel_expr_python import cel
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from skill_run.bridge.names import canonical_field
 from skill_run.errors import BundleError
@@ -45,7 +45,7 @@ def _product(values: list[int]) -> int:
 def _at_least(version: str, floor: str) -> bool:
     try:
         return Version(version) >= Version(floor)
-    except InvalidVersion:
+    except ValueError:
         return False
 
 

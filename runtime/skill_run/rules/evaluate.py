@@ -11,6 +11,8 @@ from skill_run.bridge.release import matches
 from skill_run.bundle.rule import Rule
 from skill_run.config.model import NOWHERE, Location, Plain, Remark, State
 from skill_run.config.resolve import Config
+from skill_run.config.typing import INT64
+from skill_run.errors import InputError
 from skill_run.report.finding import SEVERITIES, Finding, NotChecked, UpstreamVerdict
 from skill_run.rules.derived import DERIVED, Facts, NeedsValue
 from skill_run.rules.environment import INPUTS, build_environment, compile_expression, kind_of, variables_in
@@ -86,10 +88,20 @@ class Evaluation:
                 self.lacking[name] = lacking.needs
                 continue
             if value is not None:
-                data[name] = value
+                data[name] = self._passable(name, value)
             else:
                 self.lacking[name] = (name,)
         return data
+
+    def _passable(self, name: str, value: Plain) -> Plain:
+        """Return a value that CEL can hold; InputError for text that is not Unicode and for numbers above 63 bits."""
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, int) and abs(item) > INT64:
+                told = f"{self._need_name(name)} comes to a number of {item.bit_length()} bits"
+                raise InputError(f"the sizes of this config are out of range: {told}")
+            if isinstance(item, str) and not item.isascii() and _is_broken(item):
+                raise InputError(f"{self._need_name(name)} holds {item[:40]!r}, which is not valid Unicode text")
+        return value
 
     def _lookup(self, name: str) -> Plain:
         config = self.config
@@ -124,7 +136,7 @@ class Evaluation:
         needs: dict[str, None] = {}
         for name in variables_in(rule.violation):
             for need in self.lacking.get(name, ()):
-                if self._is_null(need) and outcome.startswith(_UNKNOWN) and f'"{need}"' not in outcome:
+                if self._is_null(need) and outcome.startswith(_UNKNOWN) and f'"{name}"' not in outcome:
                     continue
                 needs[self._need_name(need)] = None
         version = self.config.version
@@ -287,6 +299,11 @@ def _fitted(value: Plain, kind: str) -> Plain:
     if not isinstance(value, expected) or (kind == "int" and isinstance(value, bool)):
         return None
     return value
+
+
+def _is_broken(text: str) -> bool:
+    """Tell whether text holds half of a surrogate pair, which a wrongly decoded byte leaves behind."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _shown(value: Plain) -> str:

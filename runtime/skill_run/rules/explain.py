@@ -216,7 +216,7 @@ def explain(name: str, *, bridge: str | None = None, house: Sequence[Rule] = ())
     found = _canonical_for(asked, version)
     if len(found) > 1:
         raise SkillRunError(
-            f"'{asked[:_MAX_NAME]}' is the last part of {len(found)} names; give one in full: {_some(found)}"
+            f"'{printable(clip(asked, _MAX_NAME))}' is the last part of {len(found)} names; give one in full: {_some(found)}"
         )
     if not found:
         raise SkillRunError(_unknown(asked, rules))
@@ -429,7 +429,7 @@ def _mentions(name: str, rules: Sequence[Rule], version: str | None) -> Iterator
 
 
 def _unknown(asked: str, rules: Sequence[Rule]) -> str:
-    shown = asked if len(asked) <= _MAX_NAME else asked[:_MAX_NAME] + "..."
+    shown = printable(clip(asked, _MAX_NAME))
     near = _nearest(asked[:_MAX_NAME], rules)
     hint = f"did you mean {_some(near, ' or ')}?" if near else "`skill-run skills` lists the skills and their rules"
     return f"there is no rule and no field '{shown}'; {hint}"

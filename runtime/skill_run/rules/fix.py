@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from skill_run.config.model import NOWHERE, Assignment, Plain, Source, State
@@ -84,20 +84,15 @@ def fix_config(
     text: str | dict[str, Any] | None
     note = ""
     try:
-        text = write_back(_target(sources), plan.sets, plan.removes, original)
+        # What is read last wins, so that is where a fix belongs: overrides, else the input itself.
+        text = write_back(sources[-1], plan.sets, plan.removes, original)
     except InputError as error:
         text, note = None, str(error)
-    if sources[0].form == "sbatch" and plan.sets:
+    if sources[-1].form == "sbatch" and plan.sets:
         note = "add these overrides to the launch line of the script"
     left = tuple(f for f in report.findings if f.fix and f.severity != "info" and (semantic or not f.fix_is_semantic))
     waiting = tuple(f for f in report.findings if f.fix_is_semantic and not semantic)
     return FixResult(before, report, tuple(plan.changes.values()), tuple(plan.removes), text, note, left + waiting)
-
-
-def _target(sources: list[Source]) -> Source:
-    """Return the source that is written back: overrides when there are some, else the input itself."""
-    overrides = [source for source in sources if source.form == "overrides"]
-    return overrides[-1] if overrides else sources[0]
 
 
 def _take(report: ValidationReport, config: Config, plan: _Plan, semantic: bool) -> bool:
@@ -110,14 +105,18 @@ def _take(report: ValidationReport, config: Config, plan: _Plan, semantic: bool)
         if any(name in taken for name in finding.fix) or _repeats(finding, plan):
             continue
         if finding.rule in _REPLACING_RULES:
-            plan.removes += [path for path in finding.fields if path not in plan.removes]
+            gone = [path for path in finding.fields if path not in plan.removes]
+            plan.removes += gone
+            progress = progress or bool(gone)
         for path, value in finding.fix.items():
             held = config.get(_canonical(path, config))
             old = held.value if held.state is State.SET else None
+            taken.add(path)
+            if old == value and type(old) is type(value):
+                continue
             first = plan.changes.get(path)
             plan.sets[path] = value
             plan.changes[path] = Change(path, first.old if first else old, value, finding.rule, finding.fix_is_semantic)
-            taken.add(path)
             progress = True
     return progress
 
@@ -134,25 +133,19 @@ def _canonical(path: str, config: Config) -> str:
 
 
 def _patched(sources: list[Source], plan: _Plan) -> list[Source]:
-    removed = set(plan.removes)
-    kept = [
-        Source(
-            form=source.form,
-            name=source.name,
-            text=source.text,
-            assignments=[a for a in source.assignments if a.path not in removed],
-            recipe=source.recipe,
-            recipe_location=source.recipe_location,
-            base_unknown=source.base_unknown,
-            world_size=source.world_size,
-            env=source.env,
-            imports=source.imports,
-            remarks=source.remarks,
-            bridge_hints=source.bridge_hints,
-            script=source.script,
-            override_tokens=source.override_tokens,
-        )
-        for source in sources
-    ]
-    fixes = [Assignment(path, value, NOWHERE, "force") for path, value in plan.sets.items()]
-    return [*kept, Source(form="overrides", name="fixes", assignments=fixes)]
+    """Return the sources as they will read once the plan is written back."""
+    pending = dict(plan.sets)
+    # Backwards, since of several assignments the last one counts and is the one that is written over.
+    kept = [replace(source, assignments=_assigned(source, pending, plan.removes)) for source in reversed(sources)]
+    fixes = [Assignment(path, value, NOWHERE, "force") for path, value in pending.items()]
+    return [*reversed(kept), Source(form="overrides", name="fixes", assignments=fixes)]
+
+
+def _assigned(source: Source, pending: dict[str, Plain], removes: Sequence[str]) -> list[Assignment]:
+    found: list[Assignment] = []
+    for assignment in reversed(source.assignments):
+        if assignment.path in pending:
+            assignment = replace(assignment, value=pending.pop(assignment.path))
+        if assignment.path not in removes:
+            found.append(assignment)
+    return found[::-1]

@@ -7,16 +7,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from skill_run.bridge import recipes
+from skill_run.bridge.families import architecture_of
 from skill_run.bridge.release import known_releases, load_release, matches
 from skill_run.bridge.version import Evidence, choose
 from skill_run.bundle.load import house_folder, load_house_rules, load_rules
 from skill_run.bundle.rule import Rule
 from skill_run.config.hf import read_model
 from skill_run.config.model import Form, Location, Remark, Source
-from skill_run.config.read import read_source
+from skill_run.config.read import read_source, read_started_script
 from skill_run.config.repair import apply_launcher_repairs
 from skill_run.config.resolve import Config, evidence_names, resolve
+from skill_run.config.typing import INT64, shown
 from skill_run.errors import InputError
 from skill_run.report.finding import BridgeChoice, ValidationReport
 from skill_run.rules.evaluate import Evaluation, RuleSet, upstream_verdict
@@ -132,8 +136,16 @@ def read_sources(
 ) -> list[Source]:
     """Read the input and the overrides laid over it, in the order in which they apply."""
     found: list[Source] = []
+    if recipe is not None and not recipe.strip():
+        raise InputError("the recipe name is empty")
     if source is not None:
         found.append(read_source(source, bridge=bridge, form=form))
+        script = read_started_script(found[0], _path_of(source)) if found[0].form in ("sbatch", "command") else None
+        if script is not None:
+            # The script builds the config; the launch file adds ranks, environment and overrides.
+            script.name = found[0].name
+            found[0].base_unknown = None
+            found.insert(0, script)
     if overrides:
         from skill_run.config.overrides import read_overrides
 
@@ -157,8 +169,8 @@ def build_config(
     gpu: str | None = None,
 ) -> Config:
     """Choose the release and resolve the sources over their recipe."""
-    if world_size is not None and (isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1):
-        raise InputError(f"the world size must be a whole number of at least 1, not {world_size!r:.40}")
+    if world_size is not None:
+        _check_world_size(world_size)
     name = recipe or next((source.recipe for source in sources if source.recipe), None)
     choice = choose(bridge, _evidence(sources, name))
     found = recipes.find_recipe(name, choice.release) if name else None
@@ -168,7 +180,10 @@ def build_config(
         recipe=found,
         recipe_name=name,
         model=model,
-        model_facts=read_model(model) if model else None,
+        model_facts={
+            **architecture_of(model or (found.hf_model if found else None)),
+            **(read_model(model) if model else {}),
+        },
     )
     if name is not None and found is None:
         where = next((source.recipe_location for source in sources if source.recipe == name), None)
@@ -177,6 +192,12 @@ def build_config(
     _take_run(config, found, world_size, env, te, gpu)
     apply_launcher_repairs(config, sources)
     return config
+
+
+def _check_world_size(world_size: object) -> None:
+    whole = isinstance(world_size, int) and not isinstance(world_size, bool)
+    if not whole or not 1 <= world_size <= INT64:  # type: ignore[operator]
+        raise InputError(f"the world size must be a whole number of at least 1 and below 2**63, not {shown(world_size)}")
 
 
 def report_on(config: Config, rules: RuleSet, name: str) -> ValidationReport:
@@ -295,11 +316,20 @@ def _take_run(
 ) -> None:
     if world_size is not None:
         config.world_size = world_size
-    if config.env is not None or env is not None:
+    if env is not None:
         config.env_complete = True
     config.env = {**(recipe.env if recipe else {}), **(config.env or {}), **(env or {})}
-    config.te = te or config.te
+    config.te = _te_version(te or config.te)
     config.gpu = (gpu or config.gpu or "").lower() or None
+
+
+def _te_version(told: str | None) -> str | None:
+    if told is None:
+        return None
+    try:
+        return str(Version(told))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{shown(told)} is not a Transformer Engine version such as 2.10") from error
 
 
 def release_of(config: Config) -> str:

@@ -1,0 +1,181 @@
+"""What the MCP tools answer: the shapes behind their output schemas."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+Severity = Literal["error", "corruption", "warning", "info"]
+Phase = Literal["construct", "validate", "setup", "data", "forward", "never"]
+
+
+class Summary(BaseModel):
+    """Counts over the whole report, whatever page of it is shown."""
+
+    error: int = Field(description="Findings that stop the run: refused, crash or hang.")
+    corruption: int = Field(description="Findings that let the run finish with silently wrong training.")
+    warning: int = Field(description="Findings that cost speed, memory or trust in a number.")
+    info: int = Field(description="Findings that are good to know.")
+    not_checked: int = Field(description="Rules that could not be decided because an input is missing.")
+
+
+class Bridge(BaseModel):
+    """The Megatron-Bridge release that the config was judged by."""
+
+    version: str = Field(description="Version that was asked for, installed or implied by the input.")
+    release: str = Field(description="Recorded release whose data was used.")
+    because: str = Field(description="Why this version was taken.")
+
+
+class Place(BaseModel):
+    """A place in the input; lines and columns count from 1."""
+
+    file: str | None = Field(description="File as it was named in the call, null for text and overrides.")
+    line: int | None = Field(description="Line, null when not known.")
+    column: int | None = Field(description="Column, null when not known.")
+
+
+class Finding(BaseModel):
+    """One problem of the config."""
+
+    rule: str = Field(description="Rule id; explain_rule tells more.")
+    severity: Severity = Field(description="What happens to the run; fix corruption and error before launching.")
+    title: str = Field(description="The problem in one line.")
+    message: str = Field(description="What is wrong with these values.")
+    fields: list[str] = Field(description="Config fields concerned, in the names of the judged release.")
+    location: Place | None = Field(description="Where the value is written, null when nothing is written.")
+    fix: dict[str, Any] = Field(description="Field to new value; empty when there is no single right fix.")
+    fix_left_out: list[str] = Field(description="Fields whose new value is too long to be repeated here.")
+    fix_is_semantic: bool = Field(description="The fix changes what is trained: ask the user before applying it.")
+    fires: Phase = Field(description="Phase in which Megatron-Bridge itself notices; `never` means silent.")
+    skill: str = Field(description="Skill the rule belongs to.")
+    evidence: list[dict[str, str]] = Field(description="Where upstream's code shows it; explain_rule gives all of it.")
+    docs: str = Field(description="Command that explains the rule in a terminal.")
+
+
+class Need(BaseModel):
+    """An input that would decide rules that are not checked."""
+
+    need: str = Field(
+        description="`world_size`, `te`, `gpu` and `model` are arguments of validate_config, `env.NAME` belongs in its "
+        "env, anything else is a config field."
+    )
+    rules: int = Field(description="Number of rules that lack it.")
+
+
+class NotCheckedRule(BaseModel):
+    """A rule that could not be decided."""
+
+    rule: str = Field(description="Rule id.")
+    title: str = Field(description="What the rule is about.")
+    severity: Severity = Field(description="How bad a violation would be.")
+    needs: list[str] = Field(description="Inputs that would decide it.")
+
+
+class ConfigReport(BaseModel):
+    """Every problem of one config, one page at a time."""
+
+    verdict: str = Field(description="The result in two sentences.")
+    summary: Summary = Field(description="Counts over the whole report.")
+    upstream_validate: Literal["raises", "passes", "unknown"] = Field(
+        description="What the real ConfigContainer.validate() would do. `passes` beside a corruption is a silent fault."
+    )
+    bridge: Bridge = Field(description="Release the config was judged by.")
+    source: str = Field(description="What was validated.")
+    world_size: int | None = Field(description="Number of ranks, null when not known.")
+    base: str = Field(description="What unset fields were taken from.")
+    rules_checked: int = Field(description="Rules that were decided.")
+    total: int = Field(description="Findings at or above min_severity.")
+    offset: int = Field(description="Number of findings before this page.")
+    next_offset: int | None = Field(description="offset of the next page, null on the last one.")
+    findings: list[Finding] = Field(description="Findings of this page, worst first.")
+    needs: list[Need] = Field(description="Missing inputs, the most useful first; at most ten.")
+    not_checked: list[NotCheckedRule] = Field(description="The undecided rules; empty unless list_not_checked is set.")
+
+
+class RuleInRelease(BaseModel):
+    """What a rule says for one release."""
+
+    release: str = Field(description="Megatron-Bridge release.")
+    severity: Severity = Field(description="What happens to the run.")
+    fires: Phase = Field(description="Phase in which Megatron-Bridge itself notices.")
+
+
+class RuleDetails(BaseModel):
+    """One rule in full."""
+
+    id: str = Field(description="Rule id.")
+    skill: str = Field(description="Skill the rule belongs to.")
+    title: str = Field(description="What must hold, or what goes wrong.")
+    bridge: str = Field(description="Version specifier of the releases it applies to.")
+    releases: list[RuleInRelease] = Field(description="Severity and phase by recorded release it applies to.")
+    when: str = Field(description="CEL condition under which it applies; empty for a rule that the runtime computes.")
+    require: str = Field(description="CEL condition that must hold then.")
+    terms: dict[str, str] = Field(description="Meaning of the computed values in the conditions.")
+    fields: list[str] = Field(description="Config fields it looks at.")
+    message: str = Field(description="Message, with {expressions} to be filled in.")
+    fix: dict[str, Any] = Field(description="Field to literal, or to a CEL expression when it is text.")
+    fix_is_semantic: bool = Field(description="The fix changes what is trained.")
+    advice: str = Field(description="What to do when there is no single right fix.")
+    explanation: str = Field(description="Why.")
+    evidence: list[dict[str, str]] = Field(description="Where upstream's code shows it.")
+    fails: dict[str, Any] | None = Field(description="Settings of an example that breaks the rule.")
+    passes: dict[str, Any] | None = Field(description="Settings of an example that keeps it.")
+    file: str = Field(description="The rule's file in the bundle.")
+
+
+class FieldInRelease(BaseModel):
+    """How one release spells and types a field."""
+
+    release: str = Field(description="Megatron-Bridge release.")
+    name: str | None = Field(description="The field's name there, null when the release lacks it.")
+    type: str = Field(description="Type, `or null` when it may be None.")
+    has_default: bool = Field(description="False when the field must be given.")
+    default: Any = Field(description="Default value.")
+    classes: list[str] = Field(description="Dataset classes that have it in this form.")
+    some_models: bool = Field(description="Only some model providers have it.")
+
+
+class RuleReference(BaseModel):
+    """A rule that mentions a field."""
+
+    id: str = Field(description="Rule id.")
+    title: str = Field(description="What the rule is about.")
+    severity: Severity = Field(description="How bad a violation is.")
+
+
+class FieldDetails(BaseModel):
+    """One config field over the releases."""
+
+    name: str = Field(description="Canonical name: the newest release's spelling.")
+    meaning: str = Field(description="Meaning of a value that rules compute; empty for a plain field.")
+    releases: list[FieldInRelease] = Field(description="Name, type and default in each recorded release.")
+    rules: list[RuleReference] = Field(description="Rules that mention it, at most 60.")
+    rules_total: int = Field(description="Number of rules that mention it.")
+
+
+class RuleExplanation(BaseModel):
+    """What the bundle knows about one rule or one field."""
+
+    name: str = Field(description="Rule id, or the field's canonical name.")
+    kind: Literal["rule", "field"] = Field(description="Which of `rule` and `field` is filled.")
+    rule: RuleDetails | None = Field(description="The rule, null for a field.")
+    field: FieldDetails | None = Field(description="The field, null for a rule.")
+
+
+class Skill(BaseModel):
+    """One skill of the bundle."""
+
+    name: str = Field(description="Name of the skill.")
+    title: str = Field(description="What it is about.")
+    description: str = Field(description="When to use it.")
+    validated_on: str = Field(description="Date and releases its claims were checked against.")
+    rule_count: int = Field(description="Number of its rules.")
+    resource: str = Field(description="Resource that holds its instructions, empty when it has none.")
+
+
+class SkillList(BaseModel):
+    """The skills of the bundle."""
+
+    skills: list[Skill] = Field(description="Every skill, by name.")
