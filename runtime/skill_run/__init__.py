@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "validate_config"]
+__all__ = ["__version__", "inspect_batch", "validate_config"]
 
 if TYPE_CHECKING:
+    from skill_run.batch.inspect import inspect_batch
     from skill_run.rules.validate import validate_config
 
 
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from skill_run.rules.validate import validate_config
 
         return validate_config
+    if name == "inspect_batch":
+        from skill_run.batch.inspect import inspect_batch
+
+        return inspect_batch
     raise AttributeError(f"module 'skill_run' has no attribute '{name}'")

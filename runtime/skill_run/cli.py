@@ -79,14 +79,16 @@ def validate(inputs: tuple[str, ...], **options: Any) -> int:
         "te": options["te"],
         "gpu": options["gpu"],
     }
-    rules = engine.rule_set(None if text is not None else source, options["rules"])
+    # A path as such, since text with a line break would be taken for the config itself.
+    path = Path(source) if text is None and source is not None and _is_there(source) else None
+    rules = engine.rule_set(path, options["rules"])
     form = options["form"]
     if text is not None and form is None:
-        from skill_run.config.read import _form_of_text
+        from skill_run.config.read import form_of_text
 
-        form = _form_of_text(text)
+        form = form_of_text(text)
     sources = engine.read_sources(
-        text if text is not None else source,
+        path or (source if text is None else text),
         bridge=settings["bridge"],
         recipe=settings["recipe"],
         overrides=overrides,
@@ -109,7 +111,9 @@ def _check_write(source: str | None, overrides: Sequence[str], options: dict[str
     if source is None or not Path(source).is_file():
         raise InputError("--write needs a config file, which the corrected config is written into")
     if overrides:
-        raise InputError("--write takes no overrides, since the fixes would belong to them; leave --write out to see them")
+        raise InputError(
+            "--write takes no overrides, since the fixes would belong to them; leave --write out to see them"
+        )
 
 
 def _split_inputs(inputs: tuple[str, ...]) -> tuple[str | None, list[str]]:
@@ -119,7 +123,8 @@ def _split_inputs(inputs: tuple[str, ...]) -> tuple[str | None, list[str]]:
     if not first:
         raise InputError("the first argument is empty; name a config file")
     word = first.split(" ", 1)[0].rpartition("/")[2].rstrip("0123456789.")
-    if len(inputs) > 1 and (word in _LAUNCH_WORDS or word.endswith("run_recipe.py")) and not Path(first).is_file():
+    script = word.endswith("run_recipe.py") and not _is_there(first)
+    if len(inputs) > 1 and (word in _LAUNCH_WORDS or script):
         import shlex
 
         return shlex.join(inputs), []
@@ -142,6 +147,8 @@ def _is_there(text: str) -> bool:
 def _read_stdin() -> str:
     from skill_run.config.tree import MAX_BYTES
 
+    if sys.stdin is None:
+        raise InputError("standard input is closed")
     data = sys.stdin.buffer.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InputError(f"standard input is larger than {MAX_BYTES // 1024} KiB, which no config is")
@@ -164,21 +171,25 @@ def _environment(pairs: Sequence[str]) -> dict[str, str] | None:
 def _rendered(report: ValidationReport, options: dict[str, Any], stream: Any) -> str:
     from skill_run.report.render import render
 
-    color = stream.isatty() and options["output"] is None and "NO_COLOR" not in os.environ
+    return render(report, options["form_out"], **_display(options, stream))
+
+
+def _display(options: dict[str, Any], stream: Any) -> dict[str, Any]:
+    """Return how a report is shown on a stream: colours and width of a terminal, level and folder for other forms."""
+    # A stream that the caller closed is None.
+    terminal = stream is not None and stream.isatty()
     width = 100
-    if stream.isatty():
+    if terminal:
         import shutil
 
         width = min(shutil.get_terminal_size().columns, 110)
-    return render(
-        report,
-        options["form_out"],
-        color=color,
-        width=width,
-        verbose=options["verbose"],
-        level=options["level"],
-        root=Path.cwd(),
-    )
+    return {
+        "color": terminal and options["output"] is None and not os.environ.get("NO_COLOR"),
+        "width": width,
+        "verbose": options["verbose"],
+        "level": options["level"],
+        "root": Path.cwd(),
+    }
 
 
 def _emit(text: str, output: str | None) -> None:
@@ -197,14 +208,15 @@ def _write_file(path: Path, text: str) -> None:
             path.write_text(text, "utf-8")
             return
         path = path.resolve()
-        handle, temporary = tempfile.mkstemp(dir=path.parent or Path(), prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-        if path.exists():
-            os.chmod(temporary, path.stat().st_mode & 0o777)
-        else:
-            os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+                stream.write(text)
+            os.chmod(temporary, path.stat().st_mode & 0o777 if path.exists() else 0o644)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+            raise
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -215,9 +227,12 @@ def _finish_fix(fixed: FixResult, source: str | None, options: dict[str, Any]) -
         click.echo(line, err=True)
     report = _rendered(fixed.after, options, sys.stderr)
     if not isinstance(fixed.text, str):
-        raise InputError(f"the fixes cannot be placed in the input: {fixed.note}; make the changes listed above by hand")
+        raise InputError(
+            f"the fixes cannot be placed in the input: {fixed.note}; make the changes listed above by hand"
+        )
     if not options["write"]:
-        click.echo(fixed.text, nl=not fixed.text.endswith("\n"))
+        # As bytes: the config keeps its characters whatever the terminal's encoding is.
+        click.echo(fixed.text.encode("utf-8", "surrogateescape"), nl=not fixed.text.endswith("\n"))
     elif fixed.note:
         raise InputError(f"--write cannot place the fixes in {source}: {fixed.note}")
     elif source is not None and (fixed.changes or fixed.removed):
@@ -248,14 +263,72 @@ def _change_lines(fixed: FixResult) -> list[str]:
 
 
 @cli.command()
+@click.argument("source", metavar="[BATCH|DATASET]", required=False)
+@click.option("--bridge", metavar="VERSION", help="Megatron-Bridge version the batch comes from.")
+@click.option("--cp", type=int, metavar="N", help="Context parallel size: check boundaries and show each rank's part.")
+@click.option("--tp", type=int, metavar="N", help="Tensor parallel size.")
+@click.option("--sp/--no-sp", default=None, help="Sequence parallelism is on.")
+@click.option("--config", metavar="FILE", help="The run's config, in any form `validate` reads: sizes, multiples, staleness.")
+@click.option("--python", metavar="PATH", help="Interpreter with torch, to read .pt files in a child process.")
+@click.option("--tokenizer", metavar="DIR", help="Local tokenizer: show the text with trained tokens marked.")
+@click.option("--html", "html_file", metavar="FILE", help="Write a self-contained page with the pack map.")
+@click.option("--plot", "plot_file", metavar="FILE", help="Write the pack map as PNG or SVG.")
+@click.option("--capture-snippet", is_flag=True, help="Print the lines that dump batches from a running job, and stop.")
+@click.option("--level", type=click.Choice(_LEVELS), default="corruption", show_default=True, help="Exit 1 from this severity on.")
+@click.option("--format", "form_out", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option("--output", "-o", metavar="FILE", help="Write the report to FILE instead of standard output.")
+@click.option("--verbose", "-v", is_flag=True, help="Show every sequence and the reasons behind findings.")
+def inspect(source: str | None, **options: Any) -> int:
+    """See every sequence and boundary of a batch or packed dataset, what is wrong, and why.
+
+    BATCH is a .safetensors, .npz, .json, .pt or packed .npy/.parquet file, a folder or glob of packed files, or a folder
+    of per-rank dumps.
+    """
+    if options["capture_snippet"]:
+        from skill_run.batch.snippet import capture_snippet
+
+        click.echo(capture_snippet(options["bridge"]))
+        return EXIT_CLEAN
+    if source is None:
+        raise InputError("nothing to inspect: name a batch file or a packed dataset")
+    from skill_run.batch.inspect import inspect_batch
+    from skill_run.report.inspection import render_inspection
+
+    report = inspect_batch(
+        source,
+        bridge=options["bridge"],
+        cp=options["cp"],
+        tp=options["tp"],
+        sp=options["sp"],
+        config=options["config"],
+        python=options["python"],
+    )
+    text = render_inspection(report, options["form_out"], tokenizer=options["tokenizer"], **_display(options, sys.stdout))
+    if options["html_file"] is not None:
+        from skill_run.report.html import render_html
+
+        _write_file(Path(options["html_file"]), render_html(report, tokenizer=options["tokenizer"]))
+    if options["plot_file"] is not None:
+        from skill_run.report.plot import save_plot
+
+        save_plot(report, Path(options["plot_file"]))
+    _emit(text, options["output"])
+    return EXIT_FINDINGS if report.at_least(options["level"]) else EXIT_CLEAN
+
+
+@cli.command()
 @click.argument("name", metavar="RULE|FIELD")
 @click.option("--bridge", metavar="VERSION", help="Show what holds for this Megatron-Bridge version.")
+@click.option("--rules", metavar="DIR", help="Folder of house rules (default: .skill-run/rules near this folder).")
 @click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)
-def explain(name: str, bridge: str | None, form_out: str) -> int:
+def explain(name: str, bridge: str | None, rules: str | None, form_out: str) -> int:
     """Explain a rule, or a config field across the recorded releases."""
+    from skill_run.bundle.load import house_folder, load_house_rules, load_rules
     from skill_run.rules.explain import explain as find
 
-    found = find(name, bridge=bridge)
+    folder = Path(rules) if rules is not None else house_folder(None)
+    house = load_house_rules(folder, {rule.id for rule in load_rules()}) if folder is not None else ()
+    found = find(name, bridge=bridge, house=house)
     if form_out == "json":
         import json
 
@@ -338,12 +411,12 @@ def verify(form_out: str) -> int:
 )
 def mcp(roots: tuple[str, ...]) -> int:
     """Serve the tools to an assistant over MCP on standard input and output."""
-    from skill_run.mcp_server import run
-
     folders = [Path(root) for root in roots] or [Path.cwd()]
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder} is not a folder")
+    from skill_run.mcp_server import run
+
     run(folders)
     return EXIT_CLEAN
 
@@ -352,7 +425,8 @@ def main() -> NoReturn:
     """Run the command line; every error leaves as one sentence and a documented exit code."""
     try:
         code = cli(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else EXIT_CLEAN)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -367,6 +441,8 @@ def main() -> NoReturn:
         sys.exit(EXIT_CLEAN)
     except SkillRunError as error:
         _fail(str(error), error.exit_code)
+    except OSError as error:
+        _fail(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}", EXIT_INPUT)
     except (RecursionError, MemoryError):
         _fail("the input is nested too deep or too large to read", EXIT_INPUT)
     except Exception as error:

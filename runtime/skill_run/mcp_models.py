@@ -132,7 +132,7 @@ class FieldInRelease(BaseModel):
     name: str | None = Field(description="The field's name there, null when the release lacks it.")
     type: str = Field(description="Type, `or null` when it may be None.")
     has_default: bool = Field(description="False when the field must be given.")
-    default: Any = Field(description="Default value.")
+    default: str | int | float | bool | list[str | int] | dict[str, Any] | None = Field(description="Default value.")
     classes: list[str] = Field(description="Dataset classes that have it in this form.")
     some_models: bool = Field(description="Only some model providers have it.")
 

@@ -182,13 +182,15 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _sentence(error: ToolError) -> str | None:
-    """Return what an assistant should read of a failed call; None when the SDK's own words do, or for a crash."""
+    """Return what an assistant should read of a failed call; None for a crash, which the SDK logs and words."""
     cause = error.__cause__
     if isinstance(cause, SkillRunError):
         return str(cause)
-    if isinstance(cause, ValidationError) and not isinstance(error, UnexpectedToolError):
+    if isinstance(error, UnexpectedToolError):
+        return None
+    if isinstance(cause, ValidationError):
         return f"the arguments do not fit: {'; '.join(map(_fault, cause.errors()))}"
-    return None
+    return str(error)
 
 
 def _fault(fault: ErrorDetails) -> str:

@@ -173,7 +173,7 @@ class Tools:
         )
 
     def _input(self, text: str, path: str, form: TextForm | None, overrides: tuple[str, ...]) -> _Input:
-        from skill_run.config.read import _form_of_file, _form_of_text
+        from skill_run.config.read import form_of_file, form_of_text
         from skill_run.config.text import read_text
         from skill_run.config.tree import MAX_BYTES
 
@@ -187,12 +187,12 @@ class Tools:
                 held = read_text(real, MAX_BYTES)
             except InputError as error:
                 raise InputError(str(error).replace(str(real), path)) from error
-            return _Input(held, _form_of_file(real, held), path, overrides, real)
+            return _Input(held, form_of_file(real, held), path, overrides, real)
         if not text.strip():
             return _Input(None, None, "overrides", overrides)
         if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
             raise InputError(f"config_text is larger than {MAX_BYTES // 1024} KiB, which no config is")
-        told = form or _form_of_text(text)
+        told = form or form_of_text(text)
         if told == "overrides" or (form is None and told == "yaml" and _only_overrides(text)):
             return _Input(None, None, "overrides", (*_tokens(text), *overrides))
         return _Input(text, told, "config_text", overrides)

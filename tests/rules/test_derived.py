@@ -31,6 +31,7 @@ EVAL_CP = "dist.eval_context_parallel_size"
 HIERARCHY = "model.hierarchical_context_parallel_sizes"
 MBS = "train.micro_batch_size"
 GBS = "train.global_batch_size"
+VOCAB = "model.vocab_size"
 OLD, NEW, NEXT = "0.5.1", "0.6.2", "0.7.0.dev0"
 
 Settings = dict[str, Any]
@@ -198,6 +199,7 @@ VALUES: dict[str, list[Case]] = {
         ({MBS: 4}, 4, OLD),
     ],
     "derived.collate_multiple": [
+        ({TP: 2}, 1, NEW),
         ({CP: 2, EVAL_CP: 3}, 12, NEW),
         ({CP: 4, EVAL_CP: 1}, 8, NEW),
         ({CP: 2, EVAL_CP: 4, TP: 3, SP: True}, 24, NEW),
@@ -300,6 +302,9 @@ VALUES: dict[str, list[Case]] = {
     "derived.hybrid_model": [
         ({"model.type": "NemotronHModelProvider"}, True, NEW),
         ({"model.type": "MambaModelProvider"}, True, "0.3.1"),
+        ({"model.type": "HybridModelProvider"}, True, NEXT),
+        ({"model.type": "NemotronNano9BProviderV2"}, True, OLD),
+        ({"model.type": "Nemotron3SuperProvider"}, True, NEW),
         ({"model.is_hybrid_model": True}, True, NEW),
         ({"model.is_hybrid_model": False}, False, NEW),
     ],
@@ -326,6 +331,16 @@ VALUES: dict[str, list[Case]] = {
         ({"model.num_layers": 4, "model.hidden_size": 1024, "tokens_per_rank": 2**20, TP: 4, SP: True}, 34, NEW),
         ({"model.num_layers": 4, "model.hidden_size": 1024, "tokens_per_rank": 2**20, TP: 4}, 136, NEW),
     ],
+    # 2**18 tokens * 2**15 words * 4 bytes = 32 GiB.
+    "derived.logits_gib": [
+        ({LENGTH: 2**18, MBS: 2, CP: 2, VOCAB: 2**15}, 32, NEW),
+        ({LENGTH: 2**18, MBS: 1, TP: 4, VOCAB: 2**15}, 8, OLD),
+        ({"tokens_per_rank": 2**18, VOCAB: 2**15, MBS: 5}, 32, NEW),
+    ],
+    "derived.min_logits_gib": [
+        ({LENGTH: 2**18, MBS: 2, CP: 2, VOCAB: 2**15}, 16, NEW),
+        ({LENGTH: 2**18, VOCAB: 2**15}, 32, "0.3.1"),
+    ],
     "derived.gpu_memory_gib": [
         ({}, 141, {"gpu": "h200"}),
         ({}, 141, {"gpu": "H200"}),
@@ -336,6 +351,8 @@ VALUES: dict[str, list[Case]] = {
     "derived.ranks_per_sequence_needed": [
         ({LENGTH: 100_000, "max_tokens_per_rank": 32_768}, 4, NEW),
         ({LENGTH: 65_536, "max_tokens_per_rank": 32_768}, 2, NEW),
+        ({LENGTH: 7, "max_tokens_per_rank": 1}, 7, NEW),
+        ({LENGTH: 7, "model.max_seqlen_per_dp_cp_rank": 0}, 7, NEW),
         ({LENGTH: 65_536, "model.max_seqlen_per_dp_cp_rank": 16_384}, 4, NEW),
     ],
     "derived.family": [
@@ -386,6 +403,8 @@ NEEDS: dict[str, list[tuple[Settings, tuple[str, ...], str | Settings]]] = {
         ({"model.hidden_size": 4, "tokens_per_rank": 8}, ("model.num_layers",), NEW),
         ({"model.num_layers": 4, "model.hidden_size": 8, OFFLINE: False, LENGTH: 8}, (MBS,), NEW),
     ],
+    "derived.logits_gib": [({LENGTH: 8, VOCAB: 8}, (MBS,), NEW), ({LENGTH: 8, MBS: 1}, (VOCAB,), NEW)],
+    "derived.min_logits_gib": [({VOCAB: 8}, (LENGTH,), NEW)],
     "derived.ranks_per_sequence_needed": [({"max_tokens_per_rank": 8}, (LENGTH,), NEW)],
     "derived.family": [({}, ("model",), NEW)],
 }

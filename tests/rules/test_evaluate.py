@@ -146,6 +146,27 @@ def test_a_known_null_is_not_asked_for_when_something_else_is_unknown(rule: Rule
     assert report.not_checked[0].needs == ("world_size",)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "require"),
+    [
+        ("checkpoint.most_recent_k", [1], "checkpoint.most_recent_k > 1"),
+        ("checkpoint.most_recent_k", True, "checkpoint.most_recent_k > 1"),
+        ("checkpoint.finetune", [True], "checkpoint.finetune"),
+        ("model.attention_dropout", [0.1], "model.attention_dropout > 0.5"),
+        ("logger.runtime_time_unit", 3, "logger.runtime_time_unit == 'hour'"),
+    ],
+)
+def test_a_value_of_a_type_that_no_rule_can_compare_leaves_the_rule_undecided(
+    rule: RuleMaker, judged: Judge, field: str, value: Any, require: str
+) -> None:
+    (entry,) = judged({field: value}, rule(require=require)).not_checked
+    assert entry.needs == (field,)
+
+
+def test_a_whole_number_where_a_float_belongs_is_compared_as_one(rule: RuleMaker, judged: Judge) -> None:
+    assert len(judged({"model.attention_dropout": 1}, rule(require="model.attention_dropout < 0.5")).findings) == 1
+
+
 def test_division_by_zero_leaves_the_rule_undecided_and_says_why(rule: RuleMaker, judged: Judge) -> None:
     report = judged({"train.train_iters": 0}, rule(require="7 % train.train_iters == 0"))
     assert report.findings == ()

@@ -251,6 +251,17 @@ def test_a_batch_script_gives_the_overrides_to_add_to_its_launch_line() -> None:
     assert "launch line" in result.note
 
 
+def test_a_launch_file_of_an_own_script_gets_overrides_and_never_the_text_of_the_script(tmp_path: Path) -> None:
+    script = "from megatron.bridge.recipes.llama import llama32_1b_sft_config\n\ncfg = llama32_1b_sft_config()\n"
+    (tmp_path / "train.py").write_text(f"{script}cfg.train.micro_batch_size = 4\n", "utf-8")
+    launch = tmp_path / "launch.sh"
+    launch.write_text("torchrun --nproc_per_node 8 train.py\n", "utf-8")
+    result = fixed(launch)
+    assert "offline-packing-needs-micro-batch-1" in {finding.rule for finding in result.before.findings}
+    assert text_of(result).split() == [f"++{MBS}=1"]
+    assert "launch line" in result.note
+
+
 def test_settings_of_the_run_hold_for_the_report_after_the_fixes(rule: RuleMaker) -> None:
     wants = rule(require=f"{CP} == world_size && gpu == 'h100' && env.A == 'b' && te == '2.10'", fix={CP: "world_size"})
     result = fixed({CP: 1}, wants, original={CP: 1}, world_size=4, gpu="H100", env={"A": "b"}, te="2.10")

@@ -32,9 +32,9 @@ def card_faults(path: Path, shown: str) -> list[str]:
         return faults
     named = {str(name) for name in _constraints(data)}
     there = {rule.stem for rule in (path.parent / "rules").glob("*.yaml")}
-    faults += [
-        f"{shown}:1: the rule '{name}' of constraints has no file" for name in sorted(named - there) if "/" not in name
-    ]
+    elsewhere = {f"{rule.parts[-3]}/{rule.stem}" for rule in path.parent.parent.glob("*/rules/*.yaml")}
+    lost = sorted(named - there - elsewhere)
+    faults += [f"{shown}:1: the rule '{name}' of constraints has no file" for name in lost]
     faults += [f"{shown}:1: the rule file '{name}' is not among constraints" for name in sorted(there - named)]
     return faults
 

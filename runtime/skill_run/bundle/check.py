@@ -66,7 +66,8 @@ def schema_faults(name: SchemaName, root: Node | None, file: str) -> list[str]:
     found = []
     for error in sorted(_validator(name).iter_errors(to_plain(root)), key=lambda item: list(map(str, item.path))):
         where = ".".join(str(step) for step in error.path)
-        message = error.message if len(error.message) <= 200 else error.message[:197] + "..."
+        message = "is not allowed here" if error.validator == "not" else error.message
+        message = message if len(message) <= 200 else message[:197] + "..."
         found.append(f"{file}:{_line(root, error.path)}: {where + ': ' if where else ''}{message}")
     return found
 
@@ -105,7 +106,9 @@ def _content_faults(rule: Rule) -> list[tuple[str, str]]:
             found.append((key, f"'{specifier}' is not a version specifier such as >=0.4,<0.6"))
     if found:
         return found
-    found += [("fields", message) for message in _field_faults(rule)]
+    if rule.computed == "batch":
+        return found + list(_example_faults(rule))
+    found += _field_faults(rule)
     if rule.computed:
         return found
     faults = list(_expression_faults(rule))
@@ -115,11 +118,13 @@ def _content_faults(rule: Rule) -> list[tuple[str, str]]:
     return found
 
 
-def _field_faults(rule: Rule) -> list[str]:
+def _field_faults(rule: Rule) -> Iterable[tuple[str, str]]:
     from skill_run.bridge.names import canonical_field
 
-    unknown = [name for name in (*rule.fix, *rule.fields) if canonical_field(name) is None and name != "world_size"]
-    return [f"'{name}' is not a field of any recorded release" for name in unknown]
+    for key, names in (("fix", rule.fix), ("fields", rule.fields)):
+        for name in names:
+            if canonical_field(name) is None and name != "world_size":
+                yield key, f"'{name}' is not a field of any recorded release"
 
 
 def _expression_faults(rule: Rule) -> Iterable[tuple[str, str]]:
@@ -160,6 +165,8 @@ def example_version(rule: Rule) -> str | None:
 
 def judge_example(rule: Rule, example: Mapping[str, Any]) -> str:
     """Return what the rule says of one of its examples: `fails`, `passes`, `not applicable` or `needs ...`."""
+    if rule.computed == "batch":
+        return _judge_batch(rule, example)
     from skill_run.rules.evaluate import RuleSet
     from skill_run.rules.validate import build_config, read_sources, report_on
 
@@ -181,6 +188,16 @@ def judge_example(rule: Rule, example: Mapping[str, Any]) -> str:
     if report.not_checked:
         return f"needs {', '.join(report.not_checked[0].needs)}"
     return "passes" if report.rules_checked else "not applicable"
+
+
+def _judge_batch(rule: Rule, example: Mapping[str, Any]) -> str:
+    """Return what a batch rule says of an example batch (keys as in a batch, beside cp, tp, sp, bridge and config)."""
+    from skill_run.batch.inspect import inspect_batch
+
+    settings = dict(example)
+    options = {key: settings.pop(key) for key in ("cp", "tp", "sp", "bridge", "config") if key in settings}
+    report = inspect_batch(settings, **options)
+    return "fails" if any(finding.rule == rule.id for finding in report.findings) else "passes"
 
 
 def _text(value: object) -> str | None:

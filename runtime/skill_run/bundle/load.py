@@ -25,6 +25,8 @@ from skill_run.errors import BundleError, InputError, SkillRunError
 HOUSE_FOLDER: Final = Path(".skill-run") / "rules"
 MAX_RULE_BYTES: Final = 64 * 1024
 MAX_HOUSE_RULES: Final = 500
+# What building a rule from data of another shape raises.
+_MALFORMED: Final = (LookupError, TypeError, AttributeError)
 
 
 def rule_files(root: Path) -> list[Path]:
@@ -54,12 +56,13 @@ def _cache_file(signature: str) -> Path:
     return user_cache_path("skill-run", appauthor=False) / f"rules-{signature}.json"
 
 
-def _read_cache(path: Path) -> list[dict[str, Any]] | None:
+def _read_cache(path: Path, count: int) -> tuple[Rule, ...] | None:
+    """Return the kept rules; None when there are none, or when the file is damaged."""
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+        data = json.loads(path.read_text("utf-8"))
+        return tuple(_built(data)) if isinstance(data, list) and len(data) == count else None
+    except (OSError, ValueError, RecursionError, *_MALFORMED):
         return None
-    return found if isinstance(found, list) else None
 
 
 def _write_cache(path: Path, data: list[dict[str, Any]]) -> None:
@@ -67,9 +70,12 @@ def _write_cache(path: Path, data: list[dict[str, Any]]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="rules-", suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(data, stream)
-        os.replace(temporary, path)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump(data, stream)
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
         for old in path.parent.glob("rules-*.json"):
             if old != path:
                 old.unlink(missing_ok=True)
@@ -83,19 +89,19 @@ def load_rules(root: Path | None = None) -> tuple[Rule, ...]:
     root = root or bundle_root()
     paths = rule_files(root)
     kept = _cache_file(_signature(paths))
-    data = _read_cache(kept)
-    if data is None:
-        data = [{"file": str(path.relative_to(root)), "data": read_yaml(path)} for path in paths]
-        try:
-            rules = tuple(_built(data))
-        except (KeyError, TypeError, AttributeError):
-            # A malformed file: the full check words it as `file:line: sentence`.
-            from skill_run.bundle.check import check_rule_files
+    cached = _read_cache(kept, len(paths))
+    if cached is not None:
+        return cached
+    data = [{"file": str(path.relative_to(root)), "data": read_yaml(path)} for path in paths]
+    try:
+        rules = tuple(_built(data))
+    except _MALFORMED:
+        # The full check words it as `file:line: sentence`.
+        from skill_run.bundle.check import check_rule_files
 
-            raise BundleError("; ".join(check_rule_files(root)[:1]) or "a rule file is malformed") from None
-        _write_cache(kept, data)
-        return rules
-    return tuple(_built(data))
+        raise BundleError("; ".join(check_rule_files(root)[:1]) or "a rule file is malformed") from None
+    _write_cache(kept, data)
+    return rules
 
 
 def _built(data: Iterable[dict[str, Any]]) -> Iterable[Rule]:

@@ -10,7 +10,7 @@ from skill_run.bridge.release import by_version
 from skill_run.config.model import Plain
 from skill_run.report.finding import Phase, Severity
 
-COMPUTED_BY = ("config",)
+COMPUTED_BY = ("config", "batch", "dataset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ def rule_from_data(data: Mapping[str, Any], skill: str, file: str) -> Rule:
         fires=data["fires"],
         message=" ".join(str(data["message"]).split()),
         bridge=str(data.get("bridge", "*")),
-        when=str(data.get("when", "true")).strip(),
-        require=str(data.get("require", "")).strip(),
+        when=_condition(data.get("when", True)),
+        require=_condition(data.get("require", "")),
         computed=data.get("computed", ""),
         fields=tuple(data.get("fields", ())),
         fix=data.get("fix", {}),
@@ -79,3 +79,8 @@ def rule_from_data(data: Mapping[str, Any], skill: str, file: str) -> Rule:
         fails=tuple(data.get("fails", ())),
         passes=tuple(data.get("passes", ())),
     )
+
+
+def _condition(value: str | bool) -> str:
+    """Return a condition as CEL; YAML reads a bare true or false as a truth value."""
+    return str(value).lower() if isinstance(value, bool) else value.strip()

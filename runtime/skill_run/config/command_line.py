@@ -253,8 +253,8 @@ class _Reader:
         self.source.remarks.append(
             Remark(
                 "ignored-flag",
-                f"The launcher of Megatron-Bridge {version} does not know {readable(flag)[:60]}{told}. It sets nothing, "
-                "and the launcher stops at it.",
+                f"The launcher of Megatron-Bridge {version} does not know {readable(flag)[:60]}{told}. It sets "
+                "nothing, and the launcher stops at it.",
                 location=self.place(word, position),
             )
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
+from skill_run.bridge.release import index
 from skill_run.config.model import Plain
-from skill_run.config.text import read_text
+from skill_run.config.text import parse_json, read_text
+from skill_run.config.typing import INT64, shown
 from skill_run.errors import InputError
 
 MAX_BYTES: Final = 1024 * 1024
@@ -62,13 +63,15 @@ def read_model(model: str) -> dict[str, Plain]:
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"{path} has no config.json")
-    try:
-        data = json.loads(read_text(file, MAX_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file} is not valid JSON: {str(error).splitlines()[0]}") from error
+    data = parse_json(read_text(file, MAX_BYTES), str(file))
     if not isinstance(data, dict):
         raise InputError(f"{file} does not hold a model config")
-    return facts_from(data)
+    facts = facts_from(data)
+    for name, value in facts.items():
+        low = 1 if name in index()["at_least_one"] else 0
+        if isinstance(value, int) and not low <= value <= INT64:
+            raise InputError(f"{file} gives {shown(value)} for {name}, which no model has")
+    return facts
 
 
 def _variants(source: dict[str, Any]) -> dict[str, Plain]:
@@ -90,8 +93,10 @@ def _variants(source: dict[str, Any]) -> dict[str, Plain]:
 
 def facts_from(data: dict[str, Any]) -> dict[str, Plain]:
     """Return canonical fields from a parsed config.json (the text part of a multimodal model)."""
-    text = data.get("text_config") or data.get("llm_config") or data.get("thinker_config", {})
-    source = {**data, **text} if isinstance(text, dict) else data
+    source = data
+    for part in ("thinker_config", "llm_config", "text_config"):
+        if isinstance(source.get(part), dict):
+            source = {**source, **source[part]}
     facts: dict[str, Plain] = {}
     for name, keys in _FIELDS.items():
         found = next((source[key] for key in keys if isinstance(source.get(key), int)), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from skill_run.config.model import Unknown
-from skill_run.config.python_calls import Arguments, Caller
+from skill_run.config.python_calls import Arguments, Caller, Special
 from skill_run.config.python_heap import MISSING, SEQUENCES, Cell, Obj, OneOf, targets_of
 from skill_run.config.python_values import MAX_ITEMS, Dotted, is_plain
 
@@ -165,7 +165,6 @@ def _putenv(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
     return None
 
 
-Special = Callable[[Caller, Arguments, ast.Call], Any]
 SPECIAL: Final[dict[str, Special]] = {
     "setattr": _setattr,
     "delattr": _delattr,

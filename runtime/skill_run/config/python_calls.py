@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,11 +22,12 @@ from skill_run.config.python_heap import (
     reachable,
     targets_of,
 )
-from skill_run.config.python_objects import COMMAND_LINE, EndedError
+from skill_run.config.python_objects import COMMAND_LINE, CONDITION, EndedError
 from skill_run.config.python_snapshot import Snapshot, take_snapshot
 from skill_run.config.python_values import (
     MAX_ITEMS,
     PURE,
+    TEXT_METHODS,
     Dotted,
     PathText,
     call_pure,
@@ -72,7 +73,7 @@ _RECIPE_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
 # Recipe arguments that choose names, places or an adapter of the same shape.
 _INERT_RECIPE_ARGUMENTS: Final = {
     *("name", "dir", "hf_path", "peft_scheme", "wandb_project", "wandb_entity", "wandb_exp_name", "save_interval"),
-    *("log_interval", "eval_interval", "eval_iters", "seed"),
+    *("log_interval", "seed"),
 }
 _POSITIONAL: Final = {"PackedSequenceSpecs": ("packed_sequence_size",)}
 _HARMLESS: Final = {
@@ -82,7 +83,14 @@ _HARMLESS: Final = {
     *("provide_distributed_model", "initialize_model_parallel", "set_device", "init_process_group"),
     *("debug", "info", "warning", "error", "exception", "critical", "log", "write", "save_config", "pformat"),
 }
+_LAST_OF_PURE: Final = {name.rpartition(".")[2] for name in PURE} | {"len", "range", "list", "tuple", "set", "dict"}
+_REACHES_ALL: Final = {"exec", "eval", "globals", "locals"}
 _ENDS: Final = {"sys.exit", "exit", "quit", "os._exit"}
+
+
+def is_harmless(name: str) -> bool:
+    """Tell whether calling a name, wherever it comes from, changes nothing it is given."""
+    return name in _HARMLESS or name in _LAST_OF_PURE or name in TEXT_METHODS
 
 
 @dataclass(slots=True)
@@ -111,16 +119,26 @@ class Started:
     snapshot: Snapshot
 
 
-class Caller(Evaluator):
-    """Follows calls. `known_recipes` tells whether a function name is a recipe of some release."""
+Special = Callable[["Caller", Arguments, ast.Call], Any]
 
-    def __init__(self, name: str, known_recipes: Callable[[str], bool]) -> None:
+
+class Caller(Evaluator):
+    """Follows calls.
+
+    known_recipes: tells whether a function name is a recipe of some release. special: how to call library functions.
+    """
+
+    def __init__(self, name: str, known_recipes: Callable[[str], bool], special: Mapping[str, Special]) -> None:
         super().__init__(name)
         self.known_recipes = known_recipes
+        self.special = special
         self.started: list[Started] = []
-        from skill_run.config.python_builtins import SPECIAL
 
-        self.special = SPECIAL
+    def poison(self, reason: str) -> None:
+        """Make every config unknown."""
+        self.tick(len(self.heap.roots))
+        for root in list(self.heap.roots.values()):
+            self.heap.taint(root, reason)
 
     def call_function(self, function: Func, arguments: Arguments, node: ast.AST, own: Obj | None = None) -> Any:
         raise NotImplementedError
@@ -168,6 +186,9 @@ class Caller(Evaluator):
         last = name.rpartition(".")[2]
         if name in _ENDS:
             raise EndedError
+        if name in _REACHES_ALL:
+            self.poison(f"may be changed by {name}()")
+            return self.opaque(f"comes from {name}()")
         special = self.special.get(name)
         if special is not None:
             return special(self, arguments, node)
@@ -335,6 +356,10 @@ class Caller(Evaluator):
             if keyword in _RECIPE_ARGUMENTS:
                 for path in _RECIPE_ARGUMENTS[keyword]:
                     self.set_path(root, path, cell.value, cell.location)
+            elif keyword in ("eval_interval", "eval_iters"):
+                for section in ("train", "validation"):
+                    reason = f"{CONDITION} on the release, which has it on train or on validation"
+                    self.set_path(root, f"{section}.{keyword}", Unknown(reason), cell.location)
             elif keyword == "peft" and (cell.value is None or not is_plain(cell.value)):
                 self.set_path(root, "peft", cell.value, cell.location)
             elif keyword not in _INERT_RECIPE_ARGUMENTS and keyword != "peft":
@@ -364,11 +389,11 @@ class Caller(Evaluator):
 
     def _construct_local(self, cls: LocalClass, arguments: Arguments, node: ast.Call) -> Obj:
         made = self.heap.new("object", cls=cls.name, local=cls, where=self.location(node))
-        made.fields.update(cls.fields)
+        made.fields.update(cls.body.fields)
         if "__init__" in cls.methods:
             self.call_function(cls.methods["__init__"], arguments, node, own=made)
             return made
-        for name, value in zip(cls.fields, arguments.positional, strict=False):
+        for name, value in zip(cls.body.fields, arguments.positional, strict=False):
             made.fields[name] = Cell(value, self.location(node))
         made.fields.update(arguments.keywords)
         if arguments.vague:

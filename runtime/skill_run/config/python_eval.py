@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from skill_run.config.model import Location, Unknown
 from skill_run.config.python_heap import MISSING, SEQUENCES, Cell, Func, LocalClass, Obj, OneOf, Scope, targets_of
-from skill_run.config.python_objects import EndedError, Objects
+from skill_run.config.python_objects import CONDITION, EndedError, Objects
 from skill_run.config.python_values import (
     MAX_ITEMS,
     MAX_TEXT,
@@ -78,7 +78,7 @@ class Evaluator(Objects):
             return Dotted(node.id)
         if node.id == "__file__":
             return Unknown("is the path of the script")
-        made = self.heap.root("opaque", reason=f"{node.id} is not defined in this file")
+        made = self.heap.root("opaque", reason=f"{node.id} is not defined in this file", named=True)
         self.module.variables[node.id] = made
         return made
 
@@ -181,7 +181,7 @@ class Evaluator(Objects):
                 outcomes.append(self.heap.trial(action))
         if not outcomes:
             raise EndedError
-        reason = f"depends on a condition in line {line}"
+        reason = f"{CONDITION} in line {line}"
         self.heap.join([changes for _, changes in outcomes], reason)
         return self.heap.merge([value for value, _ in outcomes], reason, [changes.world for _, changes in outcomes])
 
@@ -292,11 +292,22 @@ class Evaluator(Objects):
         self.heap.put(target, target.meta, "reason", self.describe(value))
 
     def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
-        return Func("lambda", node, scope)
+        return self.function("lambda", node, scope)
+
+    def function(self, name: str, node: Any, scope: Scope) -> Func:
+        """Make a function of the file; its defaults are evaluated now."""
+        spec = node.args
+        names = [parameter.arg for parameter in (*spec.posonlyargs, *spec.args)]
+        nodes = dict(zip(reversed(names), reversed(spec.defaults), strict=False))
+        nodes |= {p.arg: d for p, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
+        return Func(name, node, scope, {key: self.eval(default, scope) for key, default in nodes.items()})
 
     def _named(self, node: ast.NamedExpr, scope: Scope) -> Any:
         value = self.eval(node.value, scope)
-        self.heap.put(scope, scope.variables, node.target.id, value)
+        owner = scope
+        while owner.is_comprehension and owner.parent is not None:
+            owner = owner.parent
+        self.heap.bind(owner, node.target.id, value)
         return value
 
     def _await(self, node: ast.Await, scope: Scope) -> Any:
@@ -305,7 +316,7 @@ class Evaluator(Objects):
     def _comprehended(self, node: Any, scope: Scope, element: Callable[[Scope], Any]) -> list[Any] | Unknown:
         """Run the loops of a comprehension and collect what `element` returns for each round."""
         found: list[Any] = []
-        inner = self.heap.scope(scope)
+        inner = self.heap.scope(scope, comprehension=True)
 
         def rounds(index: int) -> Unknown | None:
             if index == len(node.generators):
@@ -358,8 +369,7 @@ class Evaluator(Objects):
         """Bind a value to the target of an assignment."""
         location = self.location(target)
         if isinstance(target, ast.Name):
-            owner = self.module if target.id in scope.globals else scope
-            self.heap.put(owner, owner.variables, target.id, value)
+            self.heap.bind(scope, target.id, value)
         elif isinstance(target, ast.Attribute):
             self.set_attribute(self.owner_of(target.value, scope), target.attr, value, location)
         elif isinstance(target, ast.Subscript):
@@ -389,6 +399,8 @@ class Evaluator(Objects):
     def owner_of(self, node: ast.expr, scope: Scope) -> Any:
         """Return the object that an attribute is set on; one that is unknown becomes an object so that it can be."""
         owner = self.eval(node, scope)
+        if isinstance(owner, Dotted) and owner.symbol and isinstance(node, ast.Attribute):
+            return self.attribute(self.owner_of(node.value, scope), node.attr)
         if isinstance(owner, Unknown) or owner is None or (isinstance(owner, Dotted) and owner.symbol):
             owner = self.heap.root("opaque", reason=self.describe(owner) if owner is not None else "was None before")
             if isinstance(node, ast.Name | ast.Attribute):

@@ -16,8 +16,8 @@ from typing import Final
 from skill_run.config.model import Import, Location, Source
 from skill_run.config.python_calls import Arguments
 from skill_run.config.python_flow import Interpreter
-from skill_run.config.python_heap import Func, LocalClass, Obj, OneOf
-from skill_run.config.python_objects import EndedError, LostError, TooMuchWorkError
+from skill_run.config.python_heap import Func, LocalClass, Obj, OneOf, TooMuchWorkError
+from skill_run.config.python_objects import EndedError, LostError
 from skill_run.config.python_snapshot import Snapshot, combine, looks_like_config, take_snapshot
 from skill_run.errors import InputError
 
@@ -54,10 +54,6 @@ def read_python(text: str, *, name: str, known_recipes: Callable[[str], bool], f
         raise InputError(f"{name}: its loops and calls take too many steps to follow; simplify the script") from None
     except RecursionError:
         raise InputError(f"{name}: its statements are nested too deep to follow") from None
-    environment = {}
-    for key, cell in interpreter.environ.fields.items():
-        if isinstance(key, str) and isinstance(cell.value, str):
-            environment[key] = str(cell.value)
     return Source(
         form="python",
         name=name,
@@ -66,7 +62,7 @@ def read_python(text: str, *, name: str, known_recipes: Callable[[str], bool], f
         recipe=snapshot.recipe,
         recipe_location=snapshot.recipe_location,
         base_unknown=snapshot.base_unknown,
-        env=environment or None,
+        env=snapshot.environment or None,
         imports=imports,
     )
 
@@ -128,27 +124,26 @@ def _choose(interpreter: Interpreter, name: str, function: str | None) -> Snapsh
     """Return the config that the file starts a training with, or else the one it builds."""
     if function is not None:
         return _of_function(interpreter, name, function)
+    at_top = {key: value for key, value in interpreter.module.variables.items() if _is_config(value, interpreter)}
+    distinct = list({id(value): value for value in at_top.values()}.values())
+    built = [take_snapshot(value, interpreter) for value in distinct]
+    names = list(at_top)
     if not interpreter.started:
-        built = _run_uncalled(interpreter)
+        uncalled = _run_uncalled(interpreter)
+        if not built:
+            built, names = list(uncalled.values()), list(uncalled)
     if interpreter.started:
         best = max(started.rank for started in interpreter.started)
         counted = [started.snapshot for started in interpreter.started if started.rank == best]
         return combine(counted, "differs between the trainings that the file starts")
-    at_top = [value for value in interpreter.module.variables.values() if _is_config(value, interpreter)]
-    distinct = list({id(value): value for value in at_top}.values())
-    if len(distinct) == 1:
-        return take_snapshot(distinct[0], interpreter)
-    if len(distinct) > 1:
-        names = [key for key, value in interpreter.module.variables.items() if value in distinct]
-        raise InputError(f"{name}: builds several configs ({', '.join(names[:6])}) and starts no training; keep one")
-    if len(built) == 1:
-        return next(iter(built.values()))
-    if built:
+    if not built:
+        raise InputError(f"{name}: no training config was found; expected a recipe call or ConfigContainer(...)")
+    if len(built) > 1:
         raise InputError(
-            f"{name}: several functions build a config ({', '.join(list(built)[:6])}) and no training is started; "
-            "name one of them"
+            f"{name}: builds several configs ({', '.join(names[:6])}) and starts no training; keep one, or name the "
+            "function that builds it"
         )
-    raise InputError(f"{name}: no training config was found; expected a recipe call or ConfigContainer(...)")
+    return built[0]
 
 
 def _is_config(value: object, interpreter: Interpreter) -> bool:
@@ -172,18 +167,22 @@ def _functions(interpreter: Interpreter) -> dict[str, Func]:
     return found
 
 
-def _run(interpreter: Interpreter, function: Func) -> Obj | OneOf | None:
+def _run(interpreter: Interpreter, function: Func) -> Snapshot | None:
     """Follow a function that nothing calls, with its defaults; returns the config it builds or is given."""
-    before = set(interpreter.heap.roots)
-    try:
-        result = interpreter.call_function(function, Arguments(), function.node)
-    except (EndedError, LostError):
-        result = None
-    if isinstance(result, Obj | OneOf) and _is_config(result, interpreter):
-        return result
-    roots = interpreter.heap.roots
-    made = [root for key, root in roots.items() if key not in before and _is_config(root, interpreter)]
-    return made[-1] if made else None
+
+    def follow() -> Snapshot | None:
+        before = set(interpreter.heap.roots)
+        try:
+            result = interpreter.call_function(function, Arguments(), function.node)
+        except (EndedError, LostError):
+            result = None
+        roots = interpreter.heap.roots
+        made = [root for key, root in roots.items() if key not in before and _is_config(root, interpreter)]
+        config = result if _is_config(result, interpreter) else made[-1] if made else None
+        return take_snapshot(config, interpreter) if config is not None else None
+
+    taken, _ = interpreter.heap.trial(follow)
+    return taken  # type: ignore[no-any-return]
 
 
 def _run_uncalled(interpreter: Interpreter) -> dict[str, Snapshot]:
@@ -191,10 +190,10 @@ def _run_uncalled(interpreter: Interpreter) -> dict[str, Snapshot]:
     found: dict[str, tuple[Func, Snapshot]] = {}
     for name, function in _functions(interpreter).items():
         if function.node not in interpreter.called:
-            config = _run(interpreter, function)
+            taken = _run(interpreter, function)
             interpreter.called.discard(function.node)
-            if config is not None:
-                found[name] = function, take_snapshot(config, interpreter)
+            if taken is not None:
+                found[name] = function, taken
     return {name: taken for name, (function, taken) in found.items() if function.node not in interpreter.called}
 
 
@@ -202,7 +201,7 @@ def _of_function(interpreter: Interpreter, name: str, wanted: str) -> Snapshot:
     function = _functions(interpreter).get(wanted)
     if function is None:
         raise InputError(f"{name}: has no function {wanted[:60]}")
-    config = _run(interpreter, function)
-    if config is None:
+    taken = _run(interpreter, function)
+    if taken is None:
         raise InputError(f"{name}: the function {wanted[:60]} builds no config")
-    return take_snapshot(config, interpreter)
+    return taken

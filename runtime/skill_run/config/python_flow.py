@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from skill_run.config.model import Unknown
-from skill_run.config.python_calls import Arguments, Caller
+from skill_run.config.python_builtins import SPECIAL
+from skill_run.config.python_calls import Arguments, Caller, is_harmless
 from skill_run.config.python_heap import MISSING, Cell, Changes, Func, LocalClass, Obj, Scope, reachable
-from skill_run.config.python_objects import EndedError, LostError
+from skill_run.config.python_objects import CONDITION, EndedError, LostError
 from skill_run.config.python_values import Dotted, binary, is_plain
 
 MAX_CALLS: Final = 12
@@ -18,7 +20,17 @@ MAX_ROUNDS: Final = 256
 # How a block ends: None when it runs to its end, else ("return", value), ("raise" | "break" | "continue", None).
 Flow = tuple[str, Any] | None
 
+
+class _Partly(ast.Pass):
+    """Stands where an exception is handled: some of the body before it ran."""
+
+    def __init__(self, node: ast.Try | ast.TryStar | ast.With | ast.AsyncWith) -> None:
+        super().__init__(lineno=node.lineno, col_offset=node.col_offset)
+        self.tried = node
+
+
 _METHODS: Final[dict[type[ast.stmt], str]] = {
+    _Partly: "_partly",
     ast.Expr: "_expression",
     ast.Assign: "_assign",
     ast.AnnAssign: "_annotated",
@@ -37,6 +49,9 @@ _METHODS: Final[dict[type[ast.stmt], str]] = {
     ast.AsyncFor: "_for",
     ast.While: "_while",
     ast.Global: "_global",
+    ast.Nonlocal: "_nonlocal",
+    ast.Pass: "_nothing",
+    ast.Assert: "_nothing",
 }
 
 
@@ -44,29 +59,39 @@ class Interpreter(Caller):
     """Follows a whole module."""
 
     def __init__(self, name: str, known_recipes: Callable[[str], bool]) -> None:
-        super().__init__(name, known_recipes)
+        super().__init__(name, known_recipes, SPECIAL)
         self.depth = 0
         self.rounds = 16 * MAX_ROUNDS
         self.called: set[ast.AST] = set()
+        self.definitions: dict[str, list[ast.AST]] = {}
+        self.declared: set[str] = set()
+        self._writes: dict[ast.AST, bool] = {}
         self.module.variables["__name__"] = "__main__"
 
     def run_module(self, tree: ast.Module) -> None:
         """Follow the statements of the module as a program."""
-        try:
-            self.block(tree.body, self.module, "")
-        except LostError:
-            self.poison("may be changed by code that cannot be followed")
+        for part in ast.walk(tree):
+            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self.definitions.setdefault(part.name, []).append(part)
+            elif isinstance(part, ast.Global | ast.Nonlocal):
+                self.declared.update(part.names)
+        self.block(tree.body, self.module, "module")
 
-    def poison(self, reason: str) -> None:
-        """Make every config unknown."""
-        self.tick(len(self.heap.roots))
-        for root in list(self.heap.roots.values()):
-            self.heap.taint(root, reason)
+    def _lose(self, statement: ast.stmt, scope: Scope) -> None:
+        """Give up on one statement of the module: what it may change is unknown."""
+        reason = f"may be changed in line {statement.lineno}, which cannot be followed"
+        self.poison(reason)
+        for part in ast.walk(statement):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                self.heap.bind(scope, part.id, self.opaque(reason))
 
     # Blocks
 
     def block(self, statements: Sequence[ast.stmt], scope: Scope, top: str) -> Flow:
-        """Follow statements; top says what the end of the block is the end of ("function", "loop" or neither)."""
+        """Follow statements; top says what the block is the whole of: module, function, loop, round or nothing.
+
+        A round is one of an unknown number of rounds of a loop, which a break ends like any other end.
+        """
         rest = list(statements)
         at = 0
         while at < len(rest):
@@ -86,9 +111,16 @@ class Interpreter(Caller):
                         return flow
                     continue
                 method = _METHODS.get(type(statement))
-                flow = getattr(self, method)(statement, scope) if method is not None else None
+                if method is None:
+                    raise LostError
+                flow = getattr(self, method)(statement, scope)
             except EndedError:
                 return ("raise", None)
+            except LostError:
+                if top != "module":
+                    raise
+                self._lose(statement, scope)
+                continue
             if flow is not None:
                 return flow  # type: ignore[no-any-return]
         return None
@@ -98,13 +130,13 @@ class Interpreter(Caller):
         if isinstance(statement, ast.If):
             truth = self.truth(self.eval(statement.test, scope))
             return None if truth is None else statement.body if truth else statement.orelse
-        if isinstance(statement, ast.With | ast.AsyncWith):
+        if isinstance(statement, ast.With | ast.AsyncWith) and not _suppresses(statement):
             for item in statement.items:
                 value = self.eval(item.context_expr, scope)
                 if item.optional_vars is not None:
                     self.bind(item.optional_vars, self.opaque(self.describe(value)), scope)
             return statement.body
-        if isinstance(statement, ast.Try) and not statement.handlers:
+        if isinstance(statement, ast.Try | ast.TryStar) and not statement.handlers:
             return [*statement.body, *statement.orelse, *statement.finalbody]
         return None
 
@@ -112,12 +144,14 @@ class Interpreter(Caller):
         """Return the blocks that may run instead of each other, None for a statement that is no such choice."""
         if isinstance(statement, ast.If):
             return [statement.body, statement.orelse]
-        if isinstance(statement, ast.Try):
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            return [statement.body, [_Partly(statement)]]
+        if isinstance(statement, ast.Try | ast.TryStar):
             end = statement.finalbody
             for handler in statement.handlers:
                 if handler.name is not None:
-                    self.heap.put(scope, scope.variables, handler.name, self.opaque("is an exception"))
-            handled = [[*handler.body, *end] for handler in statement.handlers]
+                    self.heap.bind(scope, handler.name, self.opaque("is an exception"))
+            handled = [[_Partly(statement), *handler.body, *end] for handler in statement.handlers]
             return [[*statement.body, *statement.orelse, *end], *handled]
         if isinstance(statement, ast.Match):
             subject = self.describe(self.eval(statement.subject, scope))
@@ -125,7 +159,7 @@ class Interpreter(Caller):
                 for part in ast.walk(case.pattern):
                     name = getattr(part, "name", None) or getattr(part, "rest", None)
                     if isinstance(name, str):
-                        self.heap.put(scope, scope.variables, name, self.opaque(subject))
+                        self.heap.bind(scope, name, self.opaque(subject))
             bodies = [case.body for case in statement.cases]
             last = statement.cases[-1]
             catches_all = isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None and last.guard is None
@@ -145,7 +179,7 @@ class Interpreter(Caller):
         if rest and (len(kinds) > 1 or "lost" in kinds):
             outcomes = self._outcomes(bodies, rest, scope, top)
             consumed = True
-        return self._joined(outcomes, top, f"depends on a condition in line {line}"), consumed
+        return self._joined(outcomes, top, f"{CONDITION} in line {line}"), consumed
 
     def _outcomes(
         self, bodies: list[list[ast.stmt]], rest: Sequence[ast.stmt], scope: Scope, top: str
@@ -165,16 +199,25 @@ class Interpreter(Caller):
             return ("raise", None)
         kinds = {_kind(flow) for flow, _ in alive}
         if len(kinds) > 1 or "lost" in kinds:
-            ends = {"function": {"", "return"}, "loop": {"", "continue"}}.get(top, set())
-            if not kinds <= ends:
+            ends = {"function": {"", "return"}, "loop": {"", "continue"}, "round": {"", "continue", "break"}}
+            if not kinds <= ends.get(top, set()):
                 raise LostError
-            kinds -= {""}
+            kinds = {"return"} if top == "function" else {"continue"}
         self.heap.join([changes for _, changes in alive], reason)
         kind = kinds.pop()
         if kind != "return":
             return (kind, None) if kind else None
         values = [flow[1] if flow is not None else None for flow, _ in alive]
         return ("return", self.heap.merge(values, reason, [changes.world for _, changes in alive]))
+
+    def _partly(self, node: _Partly, scope: Scope) -> Flow:
+        """Follow a try body and make what it changes unknown, since nobody can tell how far it came."""
+        with contextlib.suppress(LostError):
+            _, changes = self.heap.trial(lambda: self.block(node.tried.body, scope, ""))
+            self.heap.blur(changes, f"{CONDITION} (an exception) in line {node.lineno}", everything=True)
+            return None
+        self._lose(node.tried, scope)
+        return None
 
     # Simple statements
 
@@ -209,7 +252,7 @@ class Interpreter(Caller):
     def _delete(self, node: ast.Delete, scope: Scope) -> Flow:
         for target in node.targets:
             if isinstance(target, ast.Name):
-                self.heap.put(scope, scope.variables, target.id, MISSING)
+                self.heap.bind(scope, target.id, MISSING)
                 continue
             if isinstance(target, ast.Subscript):
                 base = self.eval(target.value, scope)
@@ -223,33 +266,39 @@ class Interpreter(Caller):
     def _import(self, node: ast.Import, scope: Scope) -> Flow:
         for alias in node.names:
             name = alias.asname or alias.name.partition(".")[0]
-            self.heap.put(scope, scope.variables, name, Dotted(alias.name if alias.asname else name))
+            self.heap.bind(scope, name, Dotted(alias.name if alias.asname else name))
         return None
 
     def _import_from(self, node: ast.ImportFrom, scope: Scope) -> Flow:
         for alias in node.names:
             full = f"{node.module}.{alias.name}" if node.module else alias.name
-            self.heap.put(scope, scope.variables, alias.asname or alias.name, Dotted(full, symbol=True))
+            self.heap.bind(scope, alias.asname or alias.name, Dotted(full, symbol=True))
         return None
 
     def _function(self, node: ast.FunctionDef, scope: Scope) -> Flow:
-        self.heap.put(scope, scope.variables, node.name, Func(node.name, node, scope))
+        self.heap.bind(scope, node.name, self.function(node.name, node, scope))
         return None
 
     def _class(self, node: ast.ClassDef, scope: Scope) -> Flow:
+        made = LocalClass(node.name, self.heap.new("object", cls=node.name), {})
+        for base_node in node.bases:
+            base = self.eval(base_node, scope)
+            if isinstance(base, LocalClass):
+                made.body.fields.update(base.body.fields)
+                made.methods.update(base.methods)
         inner = self.heap.scope(scope)
-        made = LocalClass(node.name, {}, {})
+        self.block(node.body, inner, "")
         for statement in node.body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                made.methods[statement.name] = Func(statement.name, statement, scope)  # type: ignore[arg-type]
-            elif isinstance(statement, ast.Assign | ast.AnnAssign):
-                method = _METHODS[type(statement)]
-                getattr(self, method)(statement, inner)
-                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    inner.variables.setdefault(statement.target.id, Unknown("is given when the object is made"))
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                inner.variables.setdefault(statement.target.id, Unknown("is given when the object is made"))
         where = self.location(node)
-        made.fields.update({name: Cell(value, where) for name, value in inner.variables.items()})
-        self.heap.put(scope, scope.variables, node.name, made)
+        for name, value in inner.variables.items():
+            if isinstance(value, Func) and value.scope is inner:
+                # A method sees the scope around its class, not the class body.
+                made.methods[name] = Func(name, value.node, scope, value.defaults)
+            else:
+                made.body.fields[name] = Cell(value, where)
+        self.heap.bind(scope, node.name, made)
         return None
 
     def _return(self, node: ast.Return, scope: Scope) -> Flow:
@@ -258,6 +307,9 @@ class Interpreter(Caller):
     def _raise(self, node: ast.Raise, scope: Scope) -> Flow:
         return ("raise", None)
 
+    def _nothing(self, node: ast.stmt, scope: Scope) -> Flow:
+        return None
+
     def _break(self, node: ast.Break, scope: Scope) -> Flow:
         return ("break", None)
 
@@ -265,7 +317,15 @@ class Interpreter(Caller):
         return ("continue", None)
 
     def _global(self, node: ast.Global, scope: Scope) -> Flow:
-        scope.globals.update(node.names)
+        scope.elsewhere.update(dict.fromkeys(node.names, self.module))
+        return None
+
+    def _nonlocal(self, node: ast.Nonlocal, scope: Scope) -> Flow:
+        for name in node.names:
+            owner = scope.parent
+            while owner is not None and name not in owner.variables:
+                owner = owner.parent
+            scope.elsewhere[name] = owner or self.module
         return None
 
     # Loops
@@ -276,19 +336,21 @@ class Interpreter(Caller):
         if items is not None and len(items) <= MAX_ROUNDS and self.rounds >= len(items):
             self.rounds -= len(items)
             try:
-                flow, changes = self.heap.trial(lambda: self._unrolled(node, items, scope), alternative=False)
+                flow, changes = self.heap.trial(lambda: self._unrolled(node, over, items, scope), alternative=False)
                 self.heap.commit(changes)
                 return flow  # type: ignore[no-any-return]
             except LostError:
                 pass
         return self._any_number_of_times(
-            node, lambda: self.bind(node.target, self.opaque(self.describe(over)), scope), scope
+            node, lambda: self.bind(node.target, Unknown(self.describe(over)), scope), scope
         )
 
-    def _unrolled(self, node: ast.For, items: Sequence[Any], scope: Scope) -> Flow:
+    def _unrolled(self, node: ast.For, over: Any, items: Sequence[Any], scope: Scope) -> Flow:
         for item in items:
             self.bind(node.target, item, scope)
             flow = self.block(node.body, scope, "loop")
+            if isinstance(over, Obj) and over.kind == "list" and over.items != tuple(items):
+                raise LostError
             if _kind(flow) == "break":
                 return None
             if _kind(flow) in ("return", "raise"):
@@ -306,7 +368,7 @@ class Interpreter(Caller):
 
         def once() -> Flow:
             start()
-            return self.block(node.body, scope, "loop")
+            return self.block(node.body, scope, "round")
 
         for _ in range(3):
             flow, changes = self.heap.trial(once)
@@ -314,7 +376,7 @@ class Interpreter(Caller):
                 raise LostError
             if not self.heap.blur(changes, reason):
                 break
-        return self.block(node.orelse, scope, "")
+        return self._fork([node.orelse, []], [], scope, "", node.lineno)[0] if node.orelse else None
 
     # Functions
 
@@ -343,11 +405,36 @@ class Interpreter(Caller):
     def _not_followed(self, function: Func, arguments: Arguments) -> Obj:
         reason = f"may be changed by {function.name}(), which cannot be followed"
         for value in arguments.values():
+            self.heap.taint(value, reason)
             for obj in reachable(value):
                 self.heap.taint(obj, reason)
-        if _writes(function):
+        if self.writes(function.node):
             self.poison(reason)
+            scope: Scope | None = function.scope
+            while scope is not None:
+                for name in self.declared & scope.variables.keys():
+                    self.heap.put(scope, scope.variables, name, Unknown(reason))
+                scope = scope.parent
         return self.heap.root("opaque", reason=f"comes from {function.name}(), which cannot be followed")
+
+    def writes(self, node: ast.AST) -> bool:
+        """Tell whether following a function could change anything but its own variables."""
+        if node not in self._writes:
+            self._writes[node] = False
+            self._writes[node] = any(map(self._part_writes, ast.walk(node)))
+        return self._writes[node]
+
+    def _part_writes(self, part: ast.AST) -> bool:
+        if isinstance(part, ast.Attribute | ast.Subscript):
+            return isinstance(part.ctx, ast.Store | ast.Del)
+        if isinstance(part, ast.Global | ast.Nonlocal):
+            return True
+        if not isinstance(part, ast.Call):
+            return False
+        name = getattr(part.func, "attr", None) or getattr(part.func, "id", "")
+        if name in self.definitions:
+            return any(self.writes(node) for node in self.definitions[name])
+        return not is_harmless(name)
 
     def _bind_parameters(self, function: Func, arguments: Arguments, scope: Scope, own: Obj | None) -> None:
         spec = function.node.args
@@ -355,18 +442,16 @@ class Interpreter(Caller):
         static = any(isinstance(item, ast.Name) and item.id == "staticmethod" for item in decorators)
         given = [own, *arguments.positional] if own is not None and not static else list(arguments.positional)
         names = [parameter.arg for parameter in (*spec.posonlyargs, *spec.args)]
-        defaults = dict(zip(reversed(names), reversed(spec.defaults), strict=False))
-        defaults |= {p.arg: d for p, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
         keywords = dict(arguments.keywords)
         for index, name in enumerate([*names, *(parameter.arg for parameter in spec.kwonlyargs)]):
             if index < len(given) and index < len(names):
                 value = given[index]
             elif name in keywords:
                 value = keywords.pop(name).value
-            elif name in defaults and not arguments.vague:
-                value = self.eval(defaults[name], function.scope)
+            elif name in function.defaults and not arguments.vague:
+                value = function.defaults[name]
             else:
-                value = self.heap.root("opaque", reason=f"is the parameter {name} of {function.name}()")
+                value = self.heap.root("opaque", reason=f"is the parameter {name} of {function.name}()", named=True)
             scope.variables[name] = value
         if spec.vararg is not None:
             scope.variables[spec.vararg.arg] = self.heap.sequence("tuple", given[len(names) :])
@@ -378,6 +463,16 @@ class Interpreter(Caller):
 
 def _kind(flow: Flow) -> str:
     return "" if flow is None else flow[0]
+
+
+def _suppresses(node: ast.With | ast.AsyncWith) -> bool:
+    """Tell whether a with statement is contextlib.suppress(...)."""
+    for item in node.items:
+        function = item.context_expr.func if isinstance(item.context_expr, ast.Call) else None
+        name = getattr(function, "attr", None) or getattr(function, "id", None)
+        if name == "suppress":
+            return True
+    return False
 
 
 def _is_generator(function: Func) -> bool:
@@ -394,18 +489,3 @@ def _own_nodes(node: ast.AST) -> list[ast.AST]:
         if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             stack += ast.iter_child_nodes(part)
     return found
-
-
-def _writes(function: Func) -> bool:
-    """Tell whether a function's text changes any object."""
-    if function.writes is None:
-        function.writes = any(
-            (isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store | ast.Del))
-            or (
-                isinstance(part, ast.Call)
-                and isinstance(part.func, ast.Name)
-                and part.func.id in ("setattr", "delattr")
-            )
-            for part in ast.walk(function.node)
-        )
-    return function.writes

@@ -21,6 +21,11 @@ Kind = Literal["object", "inherited", "opaque", "list", "tuple", "set", "dict"]
 
 SEQUENCES: Final = ("list", "tuple", "set")
 MISSING: Final = object()
+MAX_TARGETS: Final = 64
+
+
+class TooMuchWorkError(Exception):
+    """The script needs more steps than a reader may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,8 @@ class World:
 class Obj:
     """A mutable object. fields: attributes or mapping entries as cells, `items` of a sequence; meta: kind and the like.
 
-    children: parts that were only read; they exist as long as the object, so the journal need not know them. world: the
-    alternative in which it was made; in the others it does not exist.
+    children: parts that were only read; the journal need not know when they are made, since reading changes nothing.
+    world: the alternative in which it was made; in the others it does not exist.
     """
 
     __slots__ = ("children", "fields", "meta", "serial", "world")
@@ -94,15 +99,16 @@ class OneOf:
 
 
 class Scope:
-    """Variables of a module, function or comprehension."""
+    """Variables of a module, function or comprehension. elsewhere: names declared global or nonlocal."""
 
-    __slots__ = ("globals", "parent", "serial", "variables")
+    __slots__ = ("elsewhere", "is_comprehension", "parent", "serial", "variables")
 
-    def __init__(self, serial: int, parent: Scope | None = None) -> None:
+    def __init__(self, serial: int, parent: Scope | None = None, is_comprehension: bool = False) -> None:
         self.serial = serial
         self.parent = parent
+        self.is_comprehension = is_comprehension
         self.variables: dict[str, Any] = {}
-        self.globals: set[str] = set()
+        self.elsewhere: dict[str, Scope] = {}
 
     def find(self, name: str) -> Any:
         scope: Scope | None = self
@@ -115,20 +121,20 @@ class Scope:
 
 @dataclass(eq=False, slots=True)
 class Func:
-    """A function or lambda of the file."""
+    """A function or lambda of the file, with its defaults as they were when it was defined."""
 
     name: str
     node: ast.FunctionDef | ast.Lambda
     scope: Scope
-    writes: bool | None = None
+    defaults: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
 class LocalClass:
-    """A class of the file: values of its body and its methods."""
+    """A class of the file: the values of its body and its methods."""
 
     name: str
-    fields: dict[str, Any]
+    body: Obj
     methods: dict[str, Func]
 
 
@@ -165,9 +171,14 @@ class Heap:
         self.serial += 1
         return Obj(kind, self.serial, self.world, **meta)
 
-    def scope(self, parent: Scope | None = None) -> Scope:
+    def scope(self, parent: Scope | None = None, *, comprehension: bool = False) -> Scope:
         self.serial += 1
-        return Scope(self.serial, parent)
+        return Scope(self.serial, parent, comprehension)
+
+    def bind(self, scope: Scope, name: str, value: Any) -> None:
+        """Set a variable where its declaration says; MISSING unsets it."""
+        owner = scope.elsewhere.get(name, scope)
+        self.put(owner, owner.variables, name, value)
 
     def sequence(self, kind: Kind, items: Sequence[Any]) -> Obj:
         made = self.new(kind)
@@ -258,16 +269,21 @@ class Heap:
             if merged is not original:
                 self.put(owner, table, mark[1], merged)
 
-    def blur(self, changes: Changes, reason: str) -> bool:
-        """Make everything that changes touch unknown; True when anything became different."""
+    def blur(self, changes: Changes, reason: str, *, everything: bool = False) -> bool:
+        """Make what changes touch unknown; True when anything became different.
+
+        everything: also what ends with the value it had, since it may have had another one in between.
+        """
         different = False
         for (_, key), (owner, table, value) in changes.places.items():
             original = table.get(key, MISSING)
-            if original is value or _same(original, value):
+            if not everything and (original is value or _same(original, value)):
                 continue
             merged = self._merge_at(owner, table, key, (original, value), reason)
-            if isinstance(owner, Scope) and original is MISSING:
-                merged = self.merge((Unknown(reason), value), reason)
+            if isinstance(owner, Scope) and (original is MISSING or everything):
+                merged = self.merge((Unknown(reason), merged), reason)
+            elif everything and isinstance(merged, Cell):
+                merged = Cell(self.merge((Unknown(reason), merged.value), reason), merged.location)
             if not _same(original, merged):
                 different = True
                 self.put(owner, table, key, merged)
@@ -290,6 +306,8 @@ class Heap:
             bound = [index for index, value in enumerate(values) if value is not MISSING]
             kept = [worlds[index] for index in bound] if worlds is not None else None
             return self.merge([values[index] for index in bound], reason, kept)
+        if table is owner.children:
+            return MISSING
         if table is owner.meta:
             if key == "kind":
                 return "opaque" if "opaque" in values else first
@@ -324,11 +342,16 @@ class Heap:
         for index, value in enumerate(values):
             other = other or (value.other if isinstance(value, OneOf) else not isinstance(value, Obj))
             for obj, surely in targets_of(value):
+                if _is_blank(obj):
+                    other = True
+                    continue
                 fresh = surely and worlds is not None and obj.world.within(worlds[index])
                 held = targets.get(id(obj))
                 targets[id(obj)] = (obj, fresh and (held is None or held[1]))
         if not targets:
             return next((value for value in values if isinstance(value, Unknown)), Unknown(reason))
+        if len(targets) > MAX_TARGETS:
+            raise TooMuchWorkError
         return OneOf(tuple(targets.values()), reason, other)
 
     def taint(self, value: Any, reason: str, seen: set[int] | None = None) -> None:
@@ -353,19 +376,19 @@ class Heap:
                 self.put(obj, obj.fields, key, Cell(Unknown(reason), cell.location))
             return
         self.put(obj, obj.meta, "kind", "opaque")
-        parts = [(name, part) for name, part in obj.children.items() if name not in obj.fields]
+        # The code may also have put new parts in the place of those that other names stand for: they come apart.
         for name, cell in list(obj.fields.items()):
-            if isinstance(cell.value, Obj) and cell.value.has_attributes:
-                parts.append((name, cell.value))
-            else:
-                self.taint(cell.value, reason, seen)
-                if not targets_of(cell.value):
-                    self.put(obj, obj.fields, name, MISSING)
-        for name, part in parts:
+            self.taint(cell.value, reason, seen)
+            self.put(obj, obj.fields, name, MISSING)
+        for name, part in list(obj.children.items()):
             self.taint(part, reason, seen)
-            if part.meta.get("home") in (None, (obj, name)):
-                self.put(part, part.meta, "kind", "inherited")
-                self.put(part, part.meta, "home", (obj, name))
+            self.put(obj, obj.children, name, MISSING)
+
+
+def _is_blank(obj: Obj) -> bool:
+    """Tell whether an object holds nothing and is part of nothing, so that it need not be remembered."""
+    held = obj.fields or obj.children or "home" in obj.meta or obj.meta.get("named")
+    return obj.kind == "opaque" and not held
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -382,6 +405,8 @@ def targets_of(value: Any) -> tuple[tuple[Obj, bool], ...]:
     """Return the objects that a value may be, each with whether it surely is the one meant wherever it exists."""
     if isinstance(value, Obj):
         return ((value, True),)
+    if isinstance(value, LocalClass):
+        return ((value.body, True),)
     return value.targets if isinstance(value, OneOf) else ()
 
 

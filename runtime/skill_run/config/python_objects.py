@@ -6,17 +6,25 @@ import ast
 from typing import Any, Final
 
 from skill_run.config.model import Location, Unknown
-from skill_run.config.python_heap import SEQUENCES, Cell, Func, Heap, LocalClass, Obj, OneOf, targets_of
+from skill_run.config.python_heap import (
+    SEQUENCES,
+    Cell,
+    Func,
+    Heap,
+    LocalClass,
+    Obj,
+    OneOf,
+    TooMuchWorkError,
+    targets_of,
+)
 from skill_run.config.python_values import MAX_ITEMS, Dotted, PathText, attribute_of_name, is_plain, path_attribute
 
 MAX_STEPS: Final = 300_000
 MAX_PLAIN_DEPTH: Final = 32
 
 COMMAND_LINE: Final = "comes from the command line"
-
-
-class TooMuchWorkError(Exception):
-    """The script needs more steps than a reader may take."""
+# Starts every reason of a value that is set in one branch of the script and not in another.
+CONDITION: Final = "depends on a condition"
 
 
 class EndedError(Exception):
@@ -59,6 +67,8 @@ class Objects:
             return f"is {value.name}, which this file does not define"
         if not isinstance(value, Obj):
             return "is not plain data"
+        if isinstance(value.fields.get("items"), Unknown):
+            return str(value.fields["items"].reason)
         path: list[str] = []
         top = value
         while top.kind == "inherited" and "home" in top.meta and len(path) < MAX_PLAIN_DEPTH:
@@ -135,11 +145,14 @@ class Objects:
                 return self.opaque(COMMAND_LINE)
             return attribute_of_name(base, name)
         if isinstance(base, Obj):
+            if name == "__dict__":
+                self.heap.taint(base, "may be changed through its __dict__")
+                return self.opaque("comes from __dict__")
             if base.has_attributes:
                 return base.fields[name].value if name in base.fields else self.heap.child(base, name)
             return self.opaque(self.describe(base))
         if isinstance(base, LocalClass):
-            return base.fields[name].value if name in base.fields else base.methods.get(name, Unknown("is not set"))
+            return base.methods[name] if name in base.methods else self.attribute(base.body, name)
         if isinstance(base, PathText):
             return path_attribute(base, name)
         return self.opaque(self.describe(base))

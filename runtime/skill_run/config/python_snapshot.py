@@ -24,6 +24,7 @@ class Snapshot:
     recipe: str | None = None
     recipe_location: Location = NOWHERE
     base_unknown: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def take_snapshot(config: Any, objects: Objects) -> Snapshot:
@@ -35,7 +36,7 @@ def take_snapshot(config: Any, objects: Objects) -> Snapshot:
         return combine(taken, config.reason)
     if not isinstance(config, Obj) or not config.has_attributes:
         return Snapshot(base_unknown=f"the config {objects.describe(config)}")
-    made = Snapshot()
+    made = Snapshot(environment=_environment(objects))
     recipe = config.meta.get("recipe")
     if config.kind == "inherited" and recipe is not None:
         made.recipe, made.recipe_location = recipe, config.meta["where"]
@@ -45,6 +46,12 @@ def take_snapshot(config: Any, objects: Objects) -> Snapshot:
         made.recipe, made.base_unknown = None, config.meta["vague"]
     _Writer(objects, made.assignments).parts(config, "", config.kind == "object", 0)
     return made
+
+
+def _environment(objects: Objects) -> dict[str, str]:
+    """Return the environment variables that are set to known text."""
+    cells = objects.environ.fields.items()
+    return {key: str(cell.value) for key, cell in cells if isinstance(key, str) and isinstance(cell.value, str)}
 
 
 def _why_unknown(config: Obj, objects: Objects) -> str:
@@ -160,6 +167,8 @@ def combine(snapshots: list[Snapshot], reason: str) -> Snapshot:
         if made.base_unknown is not None:
             made.recipe = None
         made.assignments = _common(first.assignments, other.assignments, reason)
+        shared = first.environment.items() & other.environment.items()
+        made.environment = {key: value for key, value in first.environment.items() if (key, value) in shared}
         first = made
     return first
 
@@ -172,5 +181,9 @@ def _common(left: list[Assignment], right: list[Assignment], reason: str) -> lis
         item = two or one
         assert item is not None
         same = one is not None and two is not None and type(one.value) is type(two.value) and one.value == two.value
-        found.append(item if same else Assignment(path, Unknown(reason), item.location, item.operation))
+        if same:
+            found.append(item)
+            continue
+        # A class that differs makes the whole part unknown, not only the name of its class.
+        found.append(Assignment(path.removesuffix("._target_"), Unknown(reason), item.location, item.operation))
     return found

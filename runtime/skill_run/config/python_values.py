@@ -240,7 +240,7 @@ PURE: Final[dict[str, Callable[..., Any]]] = {
     "repr": repr,
 }
 
-_TEXT_METHODS: Final = {
+TEXT_METHODS: Final = {
     *("lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswith", "title", "capitalize", "isdigit"),
     *("removeprefix", "removesuffix", "find", "count"),
 }
@@ -253,7 +253,7 @@ def call_pure(name: str, values: Sequence[Any], keywords: dict[str, Any]) -> Any
 
 def text_method(text: str, method: str, values: Sequence[Any]) -> Any:
     """Call a method of a string with plain arguments."""
-    if method in _TEXT_METHODS:
+    if method in TEXT_METHODS:
         return _computed(getattr(text, method), *values)
     if method == "split" or method == "rsplit":
         return _computed(getattr(text, method), *values)

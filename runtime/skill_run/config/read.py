@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from skill_run.config.flatten import flatten
 from skill_run.config.model import Form, Source
-from skill_run.config.text import read_text
-from skill_run.config.tree import MAX_BYTES, Leaf, from_plain, parse_tree
+from skill_run.config.text import parse_json, read_text
+from skill_run.config.tree import MAX_BYTES, Leaf, Node, from_plain, parse_tree
 from skill_run.config.tree import Mapping as TreeMapping
 from skill_run.errors import InputError
 
@@ -25,7 +26,7 @@ _SUFFIXES: dict[str, Form] = {
     ".sbatch": "sbatch",
     ".slurm": "sbatch",
 }
-_LAUNCHERS = re.compile(r"^\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:srun|torchrun|uv|python[\d.]*|accelerate|\S*run_recipe\.py)\b")
+_LAUNCHERS = re.compile(r"^\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:\S*/)?(?:srun|torchrun|uv|python[\d.]*|accelerate|\S*run_recipe\.py)\b")
 _PYTHON_LINE = re.compile(r"^(?:from\s+[\w.]+\s+import\s|import\s+[\w.]+|def\s+\w+\s*\(|\w+\s*=\s*\w+\()", re.MULTILINE)
 _CONTAINER_TARGET = "ConfigContainer"
 
@@ -40,7 +41,7 @@ def read_source(
     if isinstance(source, Mapping):
         return read_mapping(source)
     if isinstance(source, str) and ("\n" in source or form is not None):
-        return read_config_text(source, name="<text>", form=form or _form_of_text(source), bridge=bridge)
+        return read_config_text(source, name="<text>", form=form or form_of_text(source), bridge=bridge)
     if not isinstance(source, str | Path):
         raise InputError(f"a config is a path, text or a mapping, not a value of type {type(source).__name__}")
     path = Path(source)
@@ -50,7 +51,7 @@ def read_source(
         there = False
     if there:
         text = read_text(path, MAX_BYTES)
-        return read_config_text(text, name=str(source), form=_form_of_file(path, text), bridge=bridge)
+        return read_config_text(text, name=str(source), form=form_of_file(path, text), bridge=bridge)
     if isinstance(source, str) and _LAUNCHERS.match(source):
         return read_config_text(source, name="<command>", form="command", bridge=bridge)
     if isinstance(source, str) and source.lstrip().startswith("{"):
@@ -59,14 +60,16 @@ def read_source(
     raise InputError(f"{shown if len(shown) <= 200 else shown[:197] + '...'} is not there: no such config file")
 
 
-def _form_of_file(path: Path, text: str) -> Form:
+def form_of_file(path: Path, text: str) -> Form:
+    """Return the form of a file, by its suffix or else by its text."""
     known = _SUFFIXES.get(path.suffix.lower())
     if known is not None:
         return known
-    return _form_of_text(text)
+    return form_of_text(text)
 
 
-def _form_of_text(text: str) -> Form:
+def form_of_text(text: str) -> Form:
+    """Return the form of text by what it looks like; YAML when nothing else fits."""
     head = text.lstrip("\ufeff \t\r\n")
     if head.startswith(("#!", "#SBATCH")) or "\n#SBATCH" in text:
         return "python" if "python" in head.split("\n", 1)[0] else "sbatch"
@@ -97,9 +100,7 @@ def read_config_text(text: str, *, name: str, form: Form, bridge: str | None = N
 
 
 def _read_tree(text: str, name: str, form: Form) -> Source:
-    if form == "json":
-        _check_json(text, name)
-    root = parse_tree(text, name)
+    root = _parse_json_tree(text, name) if form == "json" else parse_tree(text, name)
     if root is None:
         raise InputError(f"{name} is empty: it holds no config")
     if not isinstance(root, TreeMapping):
@@ -107,15 +108,21 @@ def _read_tree(text: str, name: str, form: Form) -> Source:
     return _source_of(root, form, name, text)
 
 
-def _check_json(text: str, name: str) -> None:
+def _parse_json_tree(text: str, name: str) -> Node | None:
+    data = parse_json(text, name)
     try:
-        json.loads(text)
-    except RecursionError as error:
-        raise InputError(f"{name}: the JSON is nested too deep") from error
-    except ValueError as error:
-        where = f"{name}:{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else name
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise InputError(f"{where}: not valid JSON: {reason}") from error
+        return parse_tree(text, name)
+    except InputError as error:
+        # JSON that YAML does not take, such as a character written as two escapes: its values have no places then.
+        repeated: list[str] = []
+        json.loads(text, object_pairs_hook=lambda pairs: repeated.extend(_repeated(pairs)))
+        if repeated:
+            raise error
+        return from_plain(data, name)
+
+
+def _repeated(pairs: list[tuple[str, Any]]) -> list[str]:
+    return [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
 
 
 def read_mapping(data: Mapping[str, Any], name: str = "<mapping>") -> Source:

@@ -17,6 +17,8 @@ from skill_run.report.finding import BridgeChoice
 
 BaseKind = Literal["complete", "defaults", "recipe", "unknown"]
 
+# Finding the nearest known name takes milliseconds, and nobody reads more than this.
+MAX_UNKNOWN_NAMES = 50
 RUN_COUNTS = ("world_size", "gpu_memory_gib", "tokens_per_rank", "max_tokens_per_rank")
 PSEUDO_FIELDS = frozenset({*RUN_COUNTS, "te", "gpu", "mcore_version"})
 _SECTION_TYPES = {"dataset", "model", "peft"}
@@ -170,8 +172,10 @@ def resolve(
     base: BaseKind = "defaults"
     text = f"dataclass defaults of {release.version} for what the input does not set"
     reasons = [source.base_unknown for source in sources if source.base_unknown]
-    if recipe is not None:
+    if recipe is not None and recipe.values:
         base, text = "recipe", f"recipe {recipe.name} of {release.version}"
+    elif recipe is not None:
+        base, text = "unknown", f"what recipe {recipe.name} of {release.version} sets is not recorded"
     elif reasons:
         base, text = "unknown", reasons[0]
     elif recipe_name is not None:
@@ -529,8 +533,12 @@ class _Resolver:
                     if path == spelling or path.startswith(spelling + "."):
                         key = spelling
             groups.setdefault(key, []).extend(found)
-        for key, found in groups.items():
-            self.config.remarks.append(self.unknown_remark(key, found))
+        for key in list(groups)[:MAX_UNKNOWN_NAMES]:
+            self.config.remarks.append(self.unknown_remark(key, groups[key]))
+        rest = len(groups) - MAX_UNKNOWN_NAMES
+        if rest > 0:
+            message = f"{rest} more names are in no recorded release; the first {MAX_UNKNOWN_NAMES} are reported one by one."
+            self.config.remarks.append(Remark("unrecognised-field", message))
 
     def unknown_remark(self, key: str, found: list[Assignment]) -> Remark:
         version = self.release.version
@@ -546,10 +554,11 @@ class _Resolver:
             for assignment in found:
                 canonical = names.to_canonical(assignment.path, others[-1])
                 new = names.to_written(canonical, version, dataset_type)
-                if self.release.field(new) is not None and not isinstance(assignment.value, Unknown):
+                taken = canonical in self.seen
+                if self.release.field(new) is not None and not taken and not isinstance(assignment.value, Unknown):
                     fix[new] = assignment.value
-            spec_name = "dataset.offline_packing_specs"
-            if any(name.startswith(spec_name) for name in fix) and self.release.field("dataset.enable_offline_packing"):
+            specs = [value for name, value in fix.items() if name.startswith("dataset.offline_packing_specs")]
+            if specs != [None] * len(specs) and self.release.field("dataset.enable_offline_packing"):
                 fix["dataset.enable_offline_packing"] = True
             span = others[0] if len(others) == 1 else f"{others[0]} to {others[-1]}"
             told = f"; this release calls it {next(iter(fix))}" if fix else ""
@@ -565,7 +574,9 @@ class _Resolver:
             )
         near = names.nearest(paths[0], version)
         value = found[0].value
-        fix = {near: value} if near is not None and not isinstance(value, Unknown) else {}
+        fix = {}
+        if near is not None and self.canonical(near) not in self.seen and not isinstance(value, Unknown):
+            fix = {near: value}
         hint = f"; did you mean {near}?" if near is not None else "."
         rule = "unknown-field" if near is not None or found[0].operation == "override" else "unrecognised-field"
         return Remark(

@@ -17,6 +17,7 @@ from skill_run.errors import InputError
 MAX_CHARS: Final = 1024 * 1024
 MAX_EXPANDED: Final = 4 * 1024 * 1024
 MAX_NESTING: Final = 16
+MAX_BLOCKS: Final = 64
 
 # An unknown part of a word is written as MARK + name + MARK, where the name says what it depends on. A name has no
 # character that means something to a shell, since marked text may be read again as the body of `bash -c`.
@@ -26,7 +27,7 @@ _MARKED = re.compile(f"{MARK}([^{MARK}]*){MARK}")
 
 Status = Literal["run", "maybe", "skip"]
 
-_PLAIN = re.compile(r"[^\s\\'\"$`;&|<>()]+")
+_PLAIN = re.compile(r"[^ \t\r\f\v\n\\'\"$`;&|<>()]+")
 _DOUBLE_PLAIN = re.compile(r"[^\\\"$`]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
@@ -180,6 +181,8 @@ class _Lexer:
     def word_or_array(self) -> _Token:
         start = self.at
         parts = self.word_parts()
+        if self.at == start:
+            raise self.fail(start, f"{self.text[start]!r} cannot stand here")
         if self.text[self.at : self.at + 1] == "(" and len(parts) == 1 and not parts[0].quoted:
             head = _ASSIGNMENT.fullmatch(parts[0].text)
             if head is not None:
@@ -423,6 +426,8 @@ class Script:
             return False
         frames = self._frames
         frame = frames[-1] if frames else None
+        if len(frames) > MAX_BLOCKS:
+            raise self._lexer.fail(token.start, f"blocks are nested deeper than {MAX_BLOCKS} levels")
         if word == "if":
             frames.append(_Frame("if"))
         elif word == "then" and frame is not None:

@@ -1,8 +1,10 @@
-"""Read a text file that a user named, within limits."""
+"""Read a text file that a user named, within limits, and the JSON in it."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from skill_run.errors import InputError
 
@@ -27,3 +29,15 @@ def read_text(path: Path, limit: int) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def parse_json(text: str, name: str) -> Any:
+    """Return the data of JSON text; InputError with its place and the reason when it cannot be parsed."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InputError(f"{name}: the JSON is nested too deep") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
+    except ValueError as error:
+        raise InputError(f"{name}: the JSON holds a number with too many digits") from error

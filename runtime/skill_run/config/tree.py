@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -67,6 +67,10 @@ class Mapping:
 Node = Leaf | Sequence | Mapping
 
 
+class _MergeKey(str):
+    """The key `<<` without quotes, which is no key but merges the mappings after it."""
+
+
 def _scalar(text: str, plain: bool, tag: str | None, where: Location) -> Plain:
     if tag is not None and tag not in _SCALAR_TAGS and tag != "!":
         raise InputError(f"{where}: the YAML tag '{tag[:60]}' is not allowed in a config")
@@ -111,6 +115,11 @@ def _measure(container: Sequence | Mapping) -> None:
             container.depth = max(container.depth, child.depth + 1)
 
 
+def _start(event: yaml.Event) -> tuple[int, int]:
+    mark: Any = event.start_mark
+    return mark.line + 1, mark.column + 1
+
+
 class _Builder:
     def __init__(self, name: str) -> None:
         self.name = name
@@ -119,7 +128,7 @@ class _Builder:
         self.nodes = 0
 
     def place(self, event: yaml.Event) -> Location:
-        return Location(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
+        return Location(self.name, *_start(event))
 
     def count(self, amount: int, event: yaml.Event) -> None:
         self.nodes += amount
@@ -155,9 +164,10 @@ class _Builder:
         for event in yaml.parse(text, yaml.CSafeLoader):
             if isinstance(event, yaml.ScalarEvent):
                 self.count(1, event)
-                mark = event.start_mark
-                where = Location(self.name, mark.line + 1, mark.column + 1)
-                leaf = Leaf(_scalar(event.value, event.implicit[0], event.tag, where), mark.line + 1, mark.column + 1)
+                mark: Any = event.start_mark
+                line, column = mark.line + 1, mark.column + 1
+                where = Location(self.name, line, column)
+                leaf = Leaf(_scalar(event.value, event.implicit[0], event.tag, where), line, column)
                 if event.anchor:
                     self.anchors[event.anchor] = leaf
                 attach(leaf, event)
@@ -168,7 +178,8 @@ class _Builder:
                 if event.tag is not None and event.tag not in _COLLECTION_TAGS and event.tag != "!":
                     raise InputError(f"{self.place(event)}: the YAML tag '{event.tag[:60]}' is not allowed in a config")
                 kind = Mapping if isinstance(event, yaml.MappingStartEvent) else Sequence
-                container = kind(line=event.start_mark.line + 1, column=event.start_mark.column + 1)
+                line, column = _start(event)
+                container = kind(line=line, column=column)
                 if event.anchor:
                     self.open_anchors.add(event.anchor)
                 stack.append((container, None, event.anchor))
@@ -190,11 +201,12 @@ class _Builder:
         return root
 
     def alias(self, event: yaml.AliasEvent, depth: int) -> Node:
-        if event.anchor in self.open_anchors:
-            raise InputError(f"{self.place(event)}: the anchor '{event.anchor[:60]}' contains itself")
-        node = self.anchors.get(event.anchor)
+        name = event.anchor or ""
+        if name in self.open_anchors:
+            raise InputError(f"{self.place(event)}: the anchor '{name[:60]}' contains itself")
+        node = self.anchors.get(name)
         if node is None:
-            raise InputError(f"{self.place(event)}: the alias '{event.anchor[:60]}' has no anchor before it")
+            raise InputError(f"{self.place(event)}: the alias '{name[:60]}' has no anchor before it")
         if isinstance(node, Leaf):
             self.count(1, event)
             return node
@@ -204,14 +216,17 @@ class _Builder:
         return node
 
     def key(self, node: Node, event: yaml.Event) -> str:
-        if isinstance(node, Leaf) and isinstance(node.value, str | int | float | bool):
-            return node.value if isinstance(node.value, str) else str(node.value)
+        if isinstance(node, Leaf) and isinstance(node.value, str):
+            plain = node.value == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]
+            return _MergeKey("<<") if plain else node.value
+        if isinstance(node, Leaf) and node.value is not None:
+            return str(node.value)
         if isinstance(node, Leaf):
             return "null"
         raise InputError(f"{self.place(event)}: a mapping key must be text, not a list or a mapping")
 
     def put(self, container: Mapping, key: str, node: Node, event: yaml.Event) -> None:
-        if key == "<<":
+        if isinstance(key, _MergeKey):
             merged = node.items if isinstance(node, Sequence) else [node]
             for part in merged:
                 if not isinstance(part, Mapping):

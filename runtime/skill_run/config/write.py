@@ -24,6 +24,8 @@ _SHELL_WORD: Final = re.compile(r"(?:[^\s'\"\\]|\\\S|'[^']*'|\"(?:[^\"\\]|\\.)*\
 _SHELL_OPERATOR: Final = re.compile(r"[|&;<>#\n]")
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+-]*\Z")
 _LINE_BREAK: Final = re.compile(rb"(?<=\n)|(?<=\r)(?!\n)")
+# Characters that YAML refuses in a quoted text, or folds like a line break.
+_UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _NOT_TEXT: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
@@ -66,7 +68,11 @@ def edit_json(text: str, sets: Mapping[str, Plain], removes: Sequence[str]) -> s
     """Return JSON text with fields set and removed; order and indentation stay."""
     indent = re.match(r"\s*\{\s*\n([ \t]+)", text)
     data = edit_mapping(json.loads(text), sets, removes)
-    return json.dumps(data, indent=indent.group(1) if indent else 2, ensure_ascii=False) + "\n"
+    try:
+        written = json.dumps(data, indent=indent.group(1) if indent else 2, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise InputError("JSON cannot hold an infinite number or NaN, so the change must be made by hand") from error
+    return written + "\n"
 
 
 def edit_mapping(data: Mapping[str, Any], sets: Mapping[str, Plain], removes: Sequence[str]) -> dict[str, Any]:
@@ -176,7 +182,8 @@ def flow(value: Plain) -> str:
     """Return a value as one-line YAML."""
     if isinstance(value, str):
         plain = _PLAIN_TEXT.match(value) and value.lower() not in _NOT_TEXT
-        return value if plain else json.dumps(value, ensure_ascii=False)
+        quoted = json.dumps(value, ensure_ascii=False)
+        return value if plain else _UNPRINTABLE.sub(lambda char: f"\\u{ord(char.group()):04x}", quoted)
     if isinstance(value, list):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     if isinstance(value, dict):
@@ -241,7 +248,7 @@ class _YamlEditor:
         if at + 1 < len(around):
             end = around[at + 1][0].start_mark.index
         elif at:
-            start = self._end(_Entry(*around[at - 1], entry.mapping))
+            start = self._end(_entry(entry.mapping, at - 1))
         return self.text[:start] + self.text[end:]
 
     def _replace(self, entry: _Entry, new: str) -> str:
@@ -254,11 +261,11 @@ class _YamlEditor:
         dotted = any("." in str(key.value) for key, _ in mapping.value)
         if mapping.flow_style:
             written = f"{leaf}: {flow(value)}" if dotted else _nested_flow(leaf, value)
-            at = self._end(_Entry(*mapping.value[-1], mapping)) if mapping.value else mapping.start_mark.index + 1
+            at = self._end(_entry(mapping, -1)) if mapping.value else mapping.start_mark.index + 1
             return self.text[:at] + (", " if mapping.value else "") + written + self.text[at:]
         lines = [f"{leaf}: {flow(value)}"] if dotted else _nested_block(leaf, value)
         lead = self.newline + " " * mapping.value[0][0].start_mark.column
-        at = self._line_end(_Entry(*mapping.value[-1], mapping))
+        at = self._line_end(_entry(mapping, -1))
         if self.text[at - 1 : at] == "\r":
             at -= 1
         return self.text[:at] + "".join(lead + line for line in lines) + self.text[at:]
@@ -276,10 +283,9 @@ class _YamlEditor:
         if not entry.is_block:
             start, end = entry.value.start_mark.index, entry.value.end_mark.index
             return start + len(self.text[start:end].rstrip())
-        last = entry.value.value[-1]
         if isinstance(entry.value, yaml.MappingNode):
-            return self._end(_Entry(*last, entry.value))
-        return self._end(_Entry(entry.value, last, entry.mapping))
+            return self._end(_entry(entry.value, -1))
+        return self._end(_Entry(entry.value, entry.value.value[-1], entry.mapping))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +304,11 @@ class _Entry:
     @property
     def is_block(self) -> bool:
         return isinstance(self.value, yaml.CollectionNode) and not self.value.flow_style
+
+
+def _entry(mapping: yaml.MappingNode, at: int) -> _Entry:
+    key, value = mapping.value[at]
+    return _Entry(key, value, mapping)
 
 
 def _nested_flow(leaf: str, value: Plain) -> str:
@@ -326,7 +337,20 @@ def edit_yaml(text: str, sets: Mapping[str, Plain], removes: Sequence[str], name
             return edited
     except (InputError, yaml.YAMLError):
         pass
-    return yaml.safe_dump(wanted, sort_keys=False, default_flow_style=False, allow_unicode=True)
+    anew = "\n".join(_block(wanted)) + "\n"
+    if not _same(to_plain(parse_tree(anew, name)), wanted):
+        raise InputError(f"{name} cannot be written as YAML with these changes")
+    return anew
+
+
+def _block(data: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            lines += [f"{flow(key)}:", *("  " + line for line in _block(value))]
+        else:
+            lines.append(f"{flow(key)}: {flow(value)}")
+    return lines or ["{}"]
 
 
 def _same(one: object, other: object) -> bool:

@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NotChecked:
-    """A rule that could not be decided, and the inputs it lacks (field names, `world_size`, `env.NAME`, `te`, `gpu`)."""
+    """A rule that could not be decided, and what it lacks: field names, `world_size`, `env.NAME`, `te`, `gpu`."""
 
     rule: str
     title: str

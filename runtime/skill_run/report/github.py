@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from skill_run.config.model import Location
 from skill_run.report.finding import Finding, Severity, ValidationReport
+from skill_run.report.outcome import Outcome, of_validation
 from skill_run.report.place import place_of
 from skill_run.report.safe import flow
-from skill_run.report.wording import details, not_checked_summary, short
+from skill_run.report.wording import details, short
 
 _COMMANDS: dict[Severity, str] = {"error": "error", "corruption": "error", "warning": "warning", "info": "notice"}
 
 
 def render_github(report: ValidationReport) -> str:
     """Return one workflow command a line: the findings, then a notice if rules were not checked."""
+    return github_commands(of_validation(report))
+
+
+def github_commands(outcome: Outcome) -> str:
+    """Return one workflow command a line: the findings, then a notice if rules were not checked."""
     commands = [
-        _command(_COMMANDS[finding.severity], _properties(finding, place_of(finding, report)), details(finding))
-        for finding in report.findings
+        _command(_COMMANDS[finding.severity], _properties(finding, place_of(finding, outcome)), details(finding))
+        for finding in outcome.findings
     ]
-    if report.not_checked:
-        commands.append(_command("notice", {"title": "Rules not checked"}, [not_checked_summary(report)]))
+    if outcome.unchecked:
+        commands.append(_command("notice", {"title": "Rules not checked"}, [outcome.unchecked]))
     return "\n".join(commands)
 
 

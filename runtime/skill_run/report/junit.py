@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 from skill_run.config.model import Location
 from skill_run.report.finding import SEVERITIES, Finding, NotChecked, Severity, ValidationReport
+from skill_run.report.outcome import Outcome, of_validation
 from skill_run.report.place import place_of
-from skill_run.report.wording import details, needs, totals, upstream_verdict
+from skill_run.report.wording import details, needs
 
-_SUITE = "skill-run validate"
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -20,36 +20,35 @@ def render_junit(report: ValidationReport, *, level: Severity = "corruption") ->
     level: findings as bad as this or worse fail; the others pass, with their text as output. Characters that XML 1.0
     forbids are dropped. One more test case, which passes, holds the totals, so a clean report is not an empty suite.
     """
+    return junit_suite(of_validation(report), level=level)
+
+
+def junit_suite(outcome: Outcome, *, level: Severity) -> str:
+    """Return JUnit XML as `render_junit` does, whatever the report is about."""
     failing = SEVERITIES[: SEVERITIES.index(level) + 1]
     totals_of = {
-        "tests": str(len(report.findings) + len(report.not_checked) + 1),
-        "failures": str(len(report.at_least(level))),
+        "tests": str(len(outcome.findings) + len(outcome.not_checked) + 1),
+        "failures": str(sum(finding.severity in failing for finding in outcome.findings)),
         "errors": "0",
     }
-    root = ElementTree.Element("testsuites", {"name": _SUITE, **totals_of})
-    suite = _child(root, "testsuite", name=_SUITE, **totals_of, skipped=str(len(report.not_checked)), time="0")
-    _add_properties(suite, report)
-    for finding in report.findings:
-        _add_finding(suite, finding, place_of(finding, report), fails=finding.severity in failing)
-    for entry in report.not_checked:
+    root = ElementTree.Element("testsuites", {"name": outcome.command, **totals_of})
+    skipped = str(len(outcome.not_checked))
+    suite = _child(root, "testsuite", name=outcome.command, **totals_of, skipped=skipped, time="0")
+    _add_properties(suite, outcome)
+    for finding in outcome.findings:
+        _add_finding(suite, finding, place_of(finding, outcome), fails=finding.severity in failing)
+    for entry in outcome.not_checked:
         _add_skipped(suite, entry)
-    summary = _child(suite, "testcase", classname=_SUITE, name="summary", time="0")
-    _child(summary, "system-out").text = _clean(f"{totals(report)}\n{upstream_verdict(report)}")
+    summary = _child(suite, "testcase", classname=outcome.command, name="summary", time="0")
+    _child(summary, "system-out").text = _clean("\n".join([outcome.totals, *outcome.remarks]))
     ElementTree.indent(root)
     xml: bytes = ElementTree.tostring(root, encoding="us-ascii", xml_declaration=True)
     return xml.decode("ascii")
 
 
-def _add_properties(suite: ElementTree.Element, report: ValidationReport) -> None:
+def _add_properties(suite: ElementTree.Element, outcome: Outcome) -> None:
     properties = _child(suite, "properties")
-    values = {
-        "source": report.source,
-        "bridge": report.bridge.version,
-        "world_size": "" if report.world_size is None else str(report.world_size),
-        "base": report.base,
-        "rules_checked": str(report.rules_checked),
-    }
-    for name, value in values.items():
+    for name, value in outcome.facts.items():
         _child(properties, "property", name=name, value=value)
 
 

@@ -6,9 +6,10 @@ import os.path
 
 from skill_run.config.model import Location
 from skill_run.report.finding import Finding, ValidationReport
+from skill_run.report.outcome import Outcome
 
 
-def place_of(finding: Finding, report: ValidationReport) -> Location | None:
+def place_of(finding: Finding, report: ValidationReport | Outcome) -> Location | None:
     """Return the finding's place with its file; for one without a place the whole source, if that is a file.
 
     Services that show findings beside the code drop those without a file.

@@ -13,9 +13,10 @@ from urllib.parse import quote
 from skill_run import __version__
 from skill_run.config.model import Location
 from skill_run.report.finding import Finding, Severity, ValidationReport
+from skill_run.report.outcome import Outcome, of_validation
 from skill_run.report.place import place_of
 from skill_run.report.safe import encodable, flow, strict
-from skill_run.report.wording import details, explain_command, not_checked_summary, upstream_verdict
+from skill_run.report.wording import details, explain_command
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 _VERSION = "2.1.0"
@@ -29,18 +30,23 @@ def render_sarif(report: ValidationReport, *, root: Path | None = None) -> str:
 
     root: the folder that URIs are relative to (default: the current one); a file outside it keeps an absolute URI.
     """
+    return sarif_log(of_validation(report), root=root)
+
+
+def sarif_log(outcome: Outcome, *, root: Path | None) -> str:
+    """Return a SARIF log as `render_sarif` does, whatever the report is about."""
     base = root or Path.cwd()
-    rules = _rules(report)
-    log = {"$schema": _SCHEMA, "version": _VERSION, "runs": [_run(report, rules, base)]}
+    rules = _rules(outcome)
+    log = {"$schema": _SCHEMA, "version": _VERSION, "runs": [_run(outcome, rules, base)]}
     return json.dumps(strict(log), indent=2, allow_nan=False)
 
 
-def _run(report: ValidationReport, rules: dict[str, dict[str, Any]], root: Path) -> dict[str, Any]:
+def _run(outcome: Outcome, rules: dict[str, dict[str, Any]], root: Path) -> dict[str, Any]:
     indices = {rule: index for index, rule in enumerate(rules)}
     seen: Counter[str] = Counter()
     results = []
-    for finding in report.findings:
-        locations = _locations(place_of(finding, report), root)
+    for finding in outcome.findings:
+        locations = _locations(place_of(finding, outcome), root)
         key = _identity(finding, locations)
         results.append(
             {
@@ -53,23 +59,16 @@ def _run(report: ValidationReport, rules: dict[str, dict[str, Any]], root: Path)
     return {
         "tool": {"driver": {"name": "skill-run", "version": __version__, "rules": list(rules.values())}},
         "columnKind": "unicodeCodePoints",
-        "invocations": [_invocation(report)],
+        "invocations": [_invocation(outcome)],
         "results": results,
-        "properties": {
-            "bridge": report.bridge.to_dict(),
-            "world_size": report.world_size,
-            "base": report.base,
-            "summary": report.summary,
-            "upstream_validate": report.upstream_validate,
-            "rules_checked": report.rules_checked,
-        },
+        "properties": outcome.properties,
     }
 
 
-def _rules(report: ValidationReport) -> dict[str, dict[str, Any]]:
+def _rules(outcome: Outcome) -> dict[str, dict[str, Any]]:
     """Describe each rule once, in the order of its first finding."""
     rules: dict[str, dict[str, Any]] = {}
-    for finding in report.findings:
+    for finding in outcome.findings:
         if finding.rule not in rules:
             rules[finding.rule] = _rule(finding)
     return rules
@@ -112,10 +111,8 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
     }
 
 
-def _invocation(report: ValidationReport) -> dict[str, Any]:
-    notes = [upstream_verdict(report)]
-    if report.not_checked:
-        notes.append(not_checked_summary(report))
+def _invocation(outcome: Outcome) -> dict[str, Any]:
+    notes = [*outcome.remarks, *filter(None, [outcome.unchecked])]
     notifications = [{"level": "note", "message": {"text": _unlinked(note)}} for note in notes]
     return {"executionSuccessful": True, "toolExecutionNotifications": notifications}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from skill_run.config.hf import MODEL_FIELDS
 from skill_run.report.finding import SEVERITIES, Finding, NotChecked, Phase, Severity, ValidationReport
@@ -74,10 +75,15 @@ def upstream_verdict(report: ValidationReport) -> str:
 
 def totals(report: ValidationReport) -> str:
     """Return the counts of findings and rules in one line."""
-    found = Counter(finding.severity for finding in report.findings)
-    parts = [_severity_count(severity, found[severity]) for severity in SEVERITIES if found[severity]]
     checked = f"{count(report.rules_checked, 'rule')} checked, {len(report.not_checked)} not checked"
-    return f"{', '.join(parts) or 'no findings'}; {checked}"
+    return f"{counts(report.findings)}; {checked}"
+
+
+def counts(findings: Iterable[Finding]) -> str:
+    """Return `1 error, 2 warnings`, or `no findings`."""
+    found = Counter(finding.severity for finding in findings)
+    parts = [_severity_count(severity, found[severity]) for severity in SEVERITIES if found[severity]]
+    return ", ".join(parts) or "no findings"
 
 
 def not_checked_summary(report: ValidationReport) -> str:

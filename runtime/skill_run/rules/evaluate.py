@@ -100,7 +100,9 @@ class Evaluation:
                 told = f"{self._need_name(name)} comes to a number of {item.bit_length()} bits"
                 raise InputError(f"the sizes of this config are out of range: {told}")
             if isinstance(item, str) and not item.isascii() and _is_broken(item):
-                raise InputError(f"{self._need_name(name)} holds {item[:40]!r}, which is not valid Unicode text")
+                held = self.config.values.get(name)
+                where = f"{held.location}: " if held is not None and held.location.file is not None else ""
+                raise InputError(f"{where}{self._need_name(name)} holds {item[:40]!r}, which is not valid Unicode text")
         return value
 
     def _lookup(self, name: str) -> Plain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from skill_run.config.model import Plain
 from skill_run.errors import SkillRunError
 from skill_run.report.safe import clip, flow, printable, show_value
 from skill_run.rules.derived import DERIVED
-from skill_run.rules.environment import INPUTS, variables_in
+from skill_run.rules.environment import variables_in
 from skill_run.rules.evaluate import _PLACEHOLDER, expressions_of
 
 _MAX_NAME: Final = 120
@@ -44,7 +45,14 @@ _INPUT_MEANINGS: Final = {
     "world_size": "Number of ranks (GPUs) of the run.",
     "te": "Transformer Engine version of the run.",
     "gpu": "GPU type of the run, such as h100.",
+    "gpu_memory_gib": "Memory of one GPU in GiB, when it is not that of the GPU type.",
+    "tokens_per_rank": "Tokens of one micro batch on one rank, when they do not follow from the config.",
+    "max_tokens_per_rank": "Most tokens of one micro batch that fit on one rank, as measured by the user.",
+    "dataset.type": "Class of the dataset config.",
+    "model.type": "Class of the model provider.",
+    "peft.type": "Class of the PEFT config.",
 }
+_VARIABLE: Final = re.compile(r"env\.\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +223,8 @@ def explain(name: str, *, bridge: str | None = None, house: Sequence[Rule] = ())
         return Explanation(rule.id, "rule", rule=_explain_rule(rule, version))
     found = _canonical_for(asked, version)
     if len(found) > 1:
-        raise SkillRunError(
-            f"'{printable(clip(asked, _MAX_NAME))}' is the last part of {len(found)} names; give one in full: {_some(found)}"
-        )
+        shown = printable(clip(asked, _MAX_NAME))
+        raise SkillRunError(f"'{shown}' is the last part of {len(found)} names; give one in full: {_some(found)}")
     if not found:
         raise SkillRunError(_unknown(asked, rules))
     return Explanation(found[0], "field", field=_explain_field(found[0], rules, version))
@@ -301,7 +308,7 @@ def _rule_fields(rule: Rule) -> list[str]:
     """Return the canonical fields a rule mentions anywhere."""
     used = [name for text in expressions_of(rule) for name in variables_in(text)]
     names = [*rule.fields, *rule.fix, *(name.removeprefix("given.") for name in used)]
-    return [name for name in dict.fromkeys(names) if name not in DERIVED and name not in INPUTS]
+    return [name for name in dict.fromkeys(names) if name not in DERIVED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +362,11 @@ def _aliases() -> dict[str, str]:
 
 
 def _computed_names() -> list[str]:
-    return [*DERIVED, *INPUTS, *(name for name in index()["kwargs"] if name.startswith("hf."))]
+    return [*DERIVED, *_INPUT_MEANINGS, *(name for name in index()["kwargs"] if name.startswith("hf."))]
+
+
+def _is_computed(name: str) -> bool:
+    return name in _computed_names() or _VARIABLE.fullmatch(name) is not None
 
 
 def _canonical_for(asked: str, version: str | None) -> list[str]:
@@ -364,7 +375,7 @@ def _canonical_for(asked: str, version: str | None) -> list[str]:
         translated = to_canonical(asked, recorded_for(version)[0])
         if translated in _fields():
             return [translated]
-    if asked in _fields() or asked in _computed_names():
+    if asked in _fields() or _is_computed(asked):
         return [asked]
     if asked in _aliases():
         return [_aliases()[asked]]
@@ -377,7 +388,7 @@ def _canonical_for(asked: str, version: str | None) -> list[str]:
 
 
 def _explain_field(name: str, rules: Sequence[Rule], version: str | None) -> FieldExplanation:
-    releases = () if name in _computed_names() else tuple(_in_releases(name, version))
+    releases = () if _is_computed(name) else tuple(_in_releases(name, version))
     return FieldExplanation(name, _meaning_of(name), releases, tuple(_mentions(name, rules, version)))
 
 
@@ -386,6 +397,8 @@ def _meaning_of(name: str) -> str:
         return _meaning(name)
     if name.startswith("hf."):
         return f"`{name.removeprefix('hf.')}` of the model's config.json."
+    if name.startswith("env."):
+        return f"Environment variable {name.removeprefix('env.')} of the run."
     return _INPUT_MEANINGS.get(name, "")
 
 

@@ -77,7 +77,8 @@ def fix_config(
     before = report = report_on(config, rules, name)
     plan = _Plan()
     for _ in range(MAX_ROUNDS):
-        if not _take(report, config, plan, semantic):
+        # Fixes that change training come last, so that they change no more than the other fixes leave to change.
+        if not (_take(report, config, plan, False) or (semantic and _take(report, config, plan, True))):
             break
         config = build_config(_patched(sources, plan), **settings)
         report = report_on(config, rules, name)

@@ -197,7 +197,9 @@ def build_config(
 def _check_world_size(world_size: object) -> None:
     whole = isinstance(world_size, int) and not isinstance(world_size, bool)
     if not whole or not 1 <= world_size <= INT64:  # type: ignore[operator]
-        raise InputError(f"the world size must be a whole number of at least 1 and below 2**63, not {shown(world_size)}")
+        raise InputError(
+            f"the world size must be a whole number of at least 1 and below 2**63, not {shown(world_size)}"
+        )
 
 
 def report_on(config: Config, rules: RuleSet, name: str) -> ValidationReport:
@@ -228,8 +230,11 @@ def _evidence(sources: Sequence[Source], recipe: str | None) -> Evidence:
 
 
 def _span(versions: Sequence[str]) -> str:
-    """Return a specifier for recorded releases that follow each other."""
-    return f"=={versions[0]}" if len(versions) == 1 else f">={versions[0]},<={versions[-1]}"
+    """Return a specifier for recorded releases, in their order, that leaves out the ones between them."""
+    known = known_releases()
+    between = known[known.index(versions[0]) : known.index(versions[-1])]
+    without = [f"!={version}" for version in between if version not in versions]
+    return ",".join([f">={versions[0]}", f"<={versions[-1]}", *without])
 
 
 def _moved(module: str, symbol: str | None) -> Iterable[dict[str, Any]]:

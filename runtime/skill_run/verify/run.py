@@ -50,6 +50,27 @@ def check_rules() -> tuple[bool, str]:
     return not faults, faults[0] if faults else f"{len(rules)} rules compile; {examples} examples come out right"
 
 
+def check_skills() -> tuple[bool, str]:
+    """Every config that a skill's card promises an outcome for has that outcome."""
+    from skill_run.bundle.card import load_card
+    from skill_run.rules.validate import bundle_rules, judge
+
+    wrong: list[str] = []
+    count = 0
+    for path in sorted(bundle_root().glob("skills/*/card.yaml")):
+        for promise in load_card(path).get("verify", []):
+            count += 1
+            config = promise["config"] if isinstance(promise["config"], dict) else path.parent / promise["config"]
+            options = {key: promise[key] for key in ("recipe", "world_size", "te", "gpu", "env") if key in promise}
+            report = judge(config, rules=bundle_rules(), bridge=promise["bridge"], **options)
+            expected = set(promise["expect"])
+            found = {finding.rule for finding in report.findings}
+            bad = {finding.rule for finding in report.at_least("corruption")}
+            if not expected <= found or not bad <= expected:
+                wrong.append(f"{path.parent.name}: {promise['title']}")
+    return not wrong, wrong[0] if wrong else f"{count} configs have the outcome their skill's card promises"
+
+
 def check_recorded() -> tuple[bool, str]:
     """The verdict on upstream's validate() equals what the real one was recorded to do."""
     from skill_run.rules.validate import bundle_rules, judge
@@ -100,6 +121,7 @@ def _packed(config: dict[str, Any]) -> bool:
 CHECKS: dict[str, Check] = {
     "cards": check_cards,
     "rules": check_rules,
+    "skills": check_skills,
     "recorded upstream outcomes": check_recorded,
     "end to end": check_end_to_end,
 }

@@ -1,0 +1,1 @@
+"""Packed datasets: reading them, checking them, and the packing algorithms."""

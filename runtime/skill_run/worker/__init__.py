@@ -1,0 +1,1 @@
+"""Worker environments with torch, and the code that runs only inside them."""

@@ -1,0 +1,915 @@
+"""Sources to one Config: states, places, names of other releases, overrides, recipes and full dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from skill_run.bridge.recipes import find_recipe
+from skill_run.bridge.release import NO_DEFAULT, index, known_releases, load_release
+from skill_run.bridge.version import Evidence, choose
+from skill_run.config.model import NOWHERE, Assignment, Location, Plain, Remark, Source, State, Unknown
+from skill_run.config.resolve import Config, evidence_names, resolve
+from skill_run.errors import InputError
+from skill_run.rules.validate import build_config, read_sources
+
+SET, UNSET, UNKNOWN = State.SET, State.UNSET, State.UNKNOWN
+NO_EVIDENCE = Evidence((), None, ())
+
+
+def resolved(source: Any, overrides: Sequence[str] = (), *, bridge: str = "0.6.2", **settings: Any) -> Config:
+    sources = read_sources(source, bridge=bridge, overrides=overrides, recipe=settings.get("recipe"))
+    return build_config(sources, bridge=bridge, **settings)
+
+
+def from_code(*assignments: Assignment, recipe: str | None = None, bridge: str = "0.5.1", **extra: Any) -> Config:
+    """Resolve what a reader of Python code hands over."""
+    source = Source("python", "train.py", assignments=list(assignments), recipe=recipe, **extra)
+    choice = choose(bridge, NO_EVIDENCE)
+    found = find_recipe(recipe, choice.release) if recipe else None
+    return resolve([source], choice, recipe=found, recipe_name=recipe)
+
+
+def state(config: Config, field: str) -> tuple[State, Plain]:
+    found = config.get(field)
+    return found.state, found.value
+
+
+def remark(config: Config) -> Remark:
+    assert len(config.remarks) == 1, config.remarks
+    return config.remarks[0]
+
+
+def refusal(source: Any, overrides: Sequence[str] = (), **settings: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        resolved(source, overrides, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+PYTHON = """from megatron.bridge.recipes.gemma import gemma2_2b_sft_config
+cfg = gemma2_2b_sft_config()
+cfg.model.context_parallel_size = 2
+"""
+COMMAND = "torchrun run_recipe.py --recipe gemma2_2b_sft_config model.context_parallel_size=2"
+
+
+@pytest.mark.parametrize(
+    ("source", "form", "place"),
+    [
+        ("model:\n  context_parallel_size: 2\n", "yaml", "<text>:2:26"),
+        ("# note\nmodel: {sequence_parallel: true, context_parallel_size: 2}\n", "yaml", "<text>:2:57"),
+        ("train.micro_batch_size: 1\nmodel.context_parallel_size: 2\n", "yaml", "<text>:2:30"),
+        ('{"model": {"context_parallel_size": 2}}', "json", "<text>:1:37"),
+        ({"model": {"context_parallel_size": 2}}, None, "input"),
+        ({"model.context_parallel_size": 2}, None, "input"),
+        (PYTHON, "python", "<text>:3:1"),
+    ],
+    ids=["block", "flow", "dotted", "json", "nested mapping", "dotted mapping", "python"],
+)
+def test_a_value_is_set_and_knows_its_place(source: Any, form: Any, place: str) -> None:
+    config = build_config(read_sources(source, form=form, bridge="0.6.2"), bridge="0.6.2")
+    assert state(config, "model.context_parallel_size") == (SET, 2)
+    found = config.get("model.context_parallel_size")
+    assert str(found.location) == place
+    assert found.written == "model.context_parallel_size"
+
+
+def test_an_override_is_set_at_the_number_of_its_argument() -> None:
+    config = resolved(None, ["train.micro_batch_size=1", "model.context_parallel_size=2"])
+    assert config.get("model.context_parallel_size").location == Location(column=2)
+
+
+def test_an_override_of_a_command_line_is_set() -> None:
+    config = resolved(COMMAND)
+    assert state(config, "model.context_parallel_size") == (SET, 2)
+    assert config.get("model.context_parallel_size").location != NOWHERE
+
+
+def test_dotted_and_nested_spelling_resolve_alike() -> None:
+    nested = resolved(
+        {"model": {"context_parallel_size": 2}, "dataset": {"offline_packing_specs": {"pad_seq_to_mult": 4}}}
+    )
+    dotted = resolved({"model.context_parallel_size": 2, "dataset.offline_packing_specs.pad_seq_to_mult": 4})
+    assert nested.values == dotted.values
+    assert nested.dataset_type == dotted.dataset_type == "GPTSFTDatasetConfig"
+
+
+@pytest.mark.parametrize(
+    ("field", "default"),
+    [
+        ("model.context_parallel_size", 1),
+        ("model.sequence_parallel", False),
+        ("ddp.average_in_collective", False),
+        ("validation.eval_iters", 100),
+        ("checkpoint.ckpt_format", "torch_dist"),
+        ("dataset.offline_packing_specs.pad_seq_to_mult", None),
+        ("peft.type", None),
+    ],
+)
+def test_a_field_that_is_not_set_has_the_default_of_the_release(field: str, default: Plain) -> None:
+    assert state(resolved({"train.micro_batch_size": 1}), field) == (UNSET, default)
+
+
+def test_packing_specs_have_their_defaults_once_any_of_them_is_set() -> None:
+    config = resolved({"dataset.offline_packing_specs.packed_sequence_size": 4096})
+    assert state(config, "dataset.offline_packing_specs.pad_seq_to_mult") == (UNSET, 1)
+
+
+@pytest.mark.parametrize(("bridge", "default"), [("0.3.1", None), ("0.5.1", None), ("0.6.2", False)])
+def test_the_packing_switch_is_null_in_releases_without_it(bridge: str, default: Plain) -> None:
+    config = resolved(
+        {"model.sequence_parallel": True, "dataset": {"_target_": "x.GPTSFTDatasetConfig"}}, bridge=bridge
+    )
+    assert state(config, "dataset.enable_offline_packing") == (UNSET, default)
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ("model.num_layers", "comes from the model's provider or Hugging Face config"),
+        ("model.num_attention_heads", "comes from the model's provider or Hugging Face config"),
+        ("model.num_moe_experts", "comes from the model's provider or Hugging Face config"),
+        ("model.seq_length", "comes from the model's provider or Hugging Face config"),
+        ("model.cuda_graph_modules", "may be set by the recipe"),
+        ("train.micro_batch_size", "is given when the run is launched"),
+        ("train.global_batch_size", "is given when the run is launched"),
+        ("dataset.seq_length", "is given when the run is launched"),
+        ("dataset.type", "the class is not named"),
+        ("model.type", "the class is not named"),
+    ],
+)
+def test_what_a_partial_config_leaves_to_others_is_unknown_with_a_reason(field: str, reason: str) -> None:
+    found = resolved({"model.context_parallel_size": 2}).get(field)
+    assert (found.state, found.reason) == (UNKNOWN, reason)
+
+
+@pytest.mark.parametrize("field", index()["architecture_fields"])
+def test_architecture_is_unknown_until_it_is_given(field: str) -> None:
+    assert resolved({"train.micro_batch_size": 1}).get(field).state is UNKNOWN
+
+
+def test_given_architecture_is_set() -> None:
+    assert state(resolved({"model.num_layers": 32}), "model.num_layers") == (SET, 32)
+
+
+def full_dump(bridge: str, **changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with every field of the sections that are always there, as the library dumps it."""
+    release = load_release(bridge)
+    data: dict[str, Any] = {"_target_": "megatron.bridge.training.config.ConfigContainer"}
+    for name, spec in release.fields.items():
+        section, _, leaf = name.partition(".")
+        if leaf and section not in release.optional_sections and not spec.foreign and spec.default is not NO_DEFAULT:
+            data.setdefault(section, {})[leaf] = spec.default
+    data["dataset"] = {"_target_": "megatron.bridge.training.config.GPTDatasetConfig"}
+    data["model"]["num_attention_heads"] = 32
+    for section, values in changes.items():
+        data[section].update(values)
+    return data
+
+
+@pytest.mark.parametrize("bridge", known_releases())
+def test_a_full_dump_leaves_nothing_to_the_model_or_the_launcher(bridge: str) -> None:
+    config = resolved(full_dump(bridge, model={"num_layers": 4}), bridge=bridge)
+    assert (config.base, config.final, config.base_text) == ("complete", True, "the input is a full config")
+    assert state(config, "model.num_layers") == (SET, 4)
+    assert config.get("model.num_moe_experts").state is not UNKNOWN
+    assert config.get("train.micro_batch_size").state is not UNKNOWN
+    assert config.remarks == []
+
+
+@pytest.mark.parametrize("bridge", known_releases())
+def test_what_a_full_dump_lacks_is_null_or_default_and_never_unknown(bridge: str) -> None:
+    dump = full_dump(bridge)
+    dump["model"].pop("num_moe_experts", None)
+    dump["model"].pop("context_parallel_size")
+    config = resolved(dump, bridge=bridge)
+    assert state(config, "model.num_moe_experts") == (UNSET, None)
+    assert state(config, "model.context_parallel_size") == (UNSET, 1)
+
+
+def test_a_container_of_a_few_fields_is_no_full_dump() -> None:
+    config = resolved({"_target_": "x.ConfigContainer", "model": {"context_parallel_size": 2}})
+    assert config.base == "defaults"
+    assert config.final
+    assert config.get("model.num_layers").state is UNKNOWN
+    assert state(config, "train.micro_batch_size") == (UNSET, None)
+
+
+NULLS = """dataset:
+  _target_: x.GPTSFTDatasetConfig
+  offline_packing_specs: null
+peft: null
+comm_overlap:
+"""
+
+
+@pytest.mark.parametrize(
+    ("field", "line"),
+    [
+        ("dataset.offline_packing_specs", 3),
+        ("dataset.offline_packing_specs.pad_seq_to_mult", 3),
+        ("peft", 4),
+        ("peft.dim", 4),
+        ("comm_overlap", 5),
+        ("comm_overlap.tp_comm_overlap", 5),
+    ],
+)
+def test_a_null_section_makes_its_fields_null_at_its_own_place(field: str, line: int) -> None:
+    config = resolved(NULLS)
+    assert state(config, field) == (SET, None)
+    assert config.get(field).location.line == line
+    assert config.is_given(field) is False
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides"),
+    [
+        ("comm_overlap: null\ncomm_overlap.tp_comm_overlap: true\n", []),
+        ("comm_overlap: null\n", ["++comm_overlap.tp_comm_overlap=true"]),
+    ],
+)
+def test_a_value_below_a_null_section_brings_the_section_back(source: str, overrides: list[str]) -> None:
+    config = resolved(source, overrides)
+    assert config.is_given("comm_overlap") is True
+    assert state(config, "comm_overlap.tp_comm_overlap") == (SET, True)
+
+
+def test_null_after_values_takes_them_away() -> None:
+    config = resolved("dataset.offline_packing_specs.pad_seq_to_mult: 4\ndataset.offline_packing_specs: null\n")
+    assert config.is_given("dataset.offline_packing_specs") is False
+    assert state(config, "dataset.offline_packing_specs.pad_seq_to_mult") == (SET, None)
+
+
+@pytest.mark.parametrize("empty", ["{}", "{_target_: x.CommOverlapConfig}"])
+def test_an_empty_section_changes_no_default(empty: str) -> None:
+    config = resolved(f"comm_overlap: {empty}\nmodel: {{}}\n")
+    assert state(config, "model.context_parallel_size") == (UNSET, 1)
+    assert not [held for name, held in config.values.items() if name.startswith("model.")]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({"peft.dim": 8}, True), ({"peft": None}, False), ({"mixed_precision": "bf16_mixed"}, None)],
+)
+def test_a_section_is_given_when_anything_below_it_is(given: dict[str, Any], expected: bool | None) -> None:
+    config = resolved(given)
+    assert config.is_given("peft") is (False if expected is None else expected)
+    assert config.is_given("mixed_precision") is (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "cls"),
+    [
+        ("dataset", "dataset.type", "GPTSFTDatasetConfig"),
+        ("model", "model.type", "Gemma2ModelProvider"),
+        ("peft", "peft.type", "LoRA"),
+    ],
+)
+def test_the_class_of_a_section_is_its_type(section: str, field: str, cls: str) -> None:
+    for source in ({section: {"_target_": f"megatron.bridge.some.module.{cls}"}}, {f"{section}.type": cls}):
+        assert state(resolved(source), field) == (SET, cls)
+
+
+def test_the_model_class_tells_the_family() -> None:
+    assert resolved({"model": {"_target_": "x.Gemma2ModelProvider"}}).family == "gemma-2"
+
+
+@pytest.mark.parametrize("target", [3, None, ["x"], ""])
+def test_a_class_that_is_no_text_is_not_taken(target: Any) -> None:
+    assert resolved({"dataset": {"_target_": target}}).dataset_type is None
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ({"_call_": False, "_target_": "torch.bfloat16"}, "torch.bfloat16"),
+        ({"_args_": [5], "_call_": True, "_name_": "auto", "_target_": "enums.AttnBackend"}, "auto"),
+    ],
+)
+def test_dtypes_and_enums_are_their_names(written: dict[str, Any], value: str) -> None:
+    config = resolved({"model": {"params_dtype": written, "attention_backend": written}})
+    assert state(config, "model.params_dtype") == (SET, value)
+    assert state(config, "model.attention_backend") == (SET, value)
+
+
+@pytest.mark.parametrize(
+    ("given", "cls"),
+    [
+        ({"dataset.offline_packing_specs.pad_seq_to_mult": 4}, "GPTSFTDatasetConfig"),
+        ({"dataset.dataset_root": "/data"}, "GPTSFTDatasetConfig"),
+        ({"dataset.blend": ["/data"]}, "GPTDatasetConfig"),
+        ({"dataset.task_encoder": None}, "EnergonDatasetConfig"),
+        ({"dataset.seed": 1}, None),
+        ({"dataset": {"_target_": "x.DirectHFSFTDatasetConfig", "dataset_root": "/data"}}, "DirectHFSFTDatasetConfig"),
+    ],
+)
+def test_a_dataset_without_class_is_told_by_its_fields(given: dict[str, Any], cls: str | None) -> None:
+    assert resolved(given).dataset_type == cls
+
+
+@pytest.mark.parametrize("written", ["a2a", ["a2a"]])
+@pytest.mark.parametrize("field", ["model.cp_comm_type", "model.recompute_modules", "model.cuda_graph_modules"])
+def test_a_name_and_a_list_of_one_name_are_the_same(field: str, written: Any) -> None:
+    assert state(resolved({field: written}), field) == (SET, ["a2a"])
+
+
+def test_a_whole_number_for_a_float_is_a_float() -> None:
+    found = resolved({"optimizer.lr": 1}).get("optimizer.lr").value
+    assert isinstance(found, float)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (
+            "train:\n  micro_batch_size: two\n",
+            "<text>:2:21: train.micro_batch_size is 'two', but it must be a whole number",
+        ),
+        ({"train.micro_batch_size": True}, "train.micro_batch_size is true, but it must be a whole number"),
+        (
+            "model.context_parallel_size: 0\n",
+            "<text>:1:30: model.context_parallel_size is 0, but it must be at least 1",
+        ),
+        (
+            {"model.context_parallel_size": -2, "model.tensor_model_parallel_size": 0, "model.sequence_parallel": 1},
+            "model.context_parallel_size is -2, but it must be at least 1 (and 2 more such values)",
+        ),
+        ({"model": [1]}, "model is [1], but it must be a mapping"),
+        ({"model": "gpt"}, "model is 'gpt', but it must be a mapping"),
+        ({"train": 3}, "train is 3, but it must be a mapping"),
+        ({"dataset": True}, "dataset is true, but it must be a mapping"),
+        ({"peft": 3}, "peft is 3, but it must be a name or a mapping"),
+        ({"mixed_precision": ["bf16"]}, "mixed_precision is ['bf16'], but it must be a name or a mapping"),
+        ({"dataset.offline_packing_specs": 4096}, "dataset.offline_packing_specs is 4096, but it must be a mapping"),
+        ({"dataset.dataset_kwargs": "chat"}, "dataset.dataset_kwargs is 'chat', but it must be a mapping"),
+        (
+            {"dataset.dataset_kwargs.pad_to_max_length": "yes"},
+            "dataset.dataset_kwargs.pad_to_max_length is 'yes', but it must be true or false",
+        ),
+        ({"optimizer.lr": float("nan")}, "optimizer.lr is NaN, which is not a number a run can use"),
+        (
+            {"train.train_iters": 2**63},
+            "train.train_iters is out of range: no count or size in a config needs more than 63 bits",
+        ),
+        ({"world_size": 0}, "world_size must be a whole number of at least 1 and below 2**63, not 0"),
+        ({"world_size": True}, "world_size must be a whole number of at least 1 and below 2**63, not true"),
+        ({"gpu_memory_gib": "80"}, "gpu_memory_gib must be a whole number of at least 1 and below 2**63, not '80'"),
+        ({"te": 2.1}, "te must be text in quotes, not 2.1"),
+        ({"gpu": ["h100"]}, "gpu must be text in quotes, not ['h100']"),
+        ({"te": "newest"}, "'newest' is not a Transformer Engine version such as 2.10"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_place_field_and_what_it_must_be(source: Any, sentence: str) -> None:
+    assert refusal(source) == sentence
+
+
+@pytest.mark.parametrize(("bridge", "field"), [("0.5.1", "packed_sequence_specs"), ("0.6.2", "offline_packing_specs")])
+def test_a_wrong_type_is_told_in_the_users_own_spelling(bridge: str, field: str) -> None:
+    name = f"dataset.{field}.pad_seq_to_mult"
+    assert refusal({name: "x"}, bridge=bridge) == f"{name} is 'x', but it must be a whole number"
+
+
+# (old name, canonical name, releases that write the old one)
+RENAMED = [
+    ("dataset.packed_sequence_specs.pad_seq_to_mult", "dataset.offline_packing_specs.pad_seq_to_mult", "0.5.1"),
+    ("dataset.pack_sequences_in_batch", "dataset.enable_in_batch_packing", "0.5.1"),
+    ("train.eval_iters", "validation.eval_iters", "0.3.1"),
+    ("train.eval_interval", "validation.eval_interval", "0.3.1"),
+    ("train.skip_train", "validation.skip_train", "0.3.1"),
+    ("dist.lazy_init", "dist.lazy_mpu_init", "0.3.1"),
+    ("model.cuda_graph_scope", "model.cuda_graph_modules", "0.4.2"),
+]
+STILL_READ = {
+    "dist.lazy_init",
+    "model.cuda_graph_scope",
+    "train.eval_iters",
+    "train.eval_interval",
+    "train.skip_train",
+}
+EXAMPLE: dict[str, Plain] = {
+    "pad_seq_to_mult": 8,
+    "eval_iters": 8,
+    "eval_interval": 8,
+    "cuda_graph_modules": ["attn"],
+}
+
+
+def example(canonical: str) -> Plain:
+    return EXAMPLE.get(canonical.rpartition(".")[2], True)
+
+
+def test_every_recorded_rename_is_covered_here() -> None:
+    covered = {(old.removesuffix(".pad_seq_to_mult"), new.removesuffix(".pad_seq_to_mult")) for old, new, _ in RENAMED}
+    covered.add(("dataset.sequence_length", "dataset.seq_length"))
+    assert {(rename["old"], rename["new"]) for rename in index()["renames"]} == covered
+
+
+@pytest.mark.parametrize(("old", "canonical", "last"), RENAMED)
+def test_an_old_name_in_an_old_release_sets_the_canonical_field(old: str, canonical: str, last: str) -> None:
+    config = resolved({old: example(canonical)}, bridge=last)
+    assert state(config, canonical) == (SET, example(canonical))
+    assert config.get(canonical).written == old
+    assert config.written(canonical) == old
+    assert config.remarks == []
+
+
+@pytest.mark.parametrize(("old", "canonical", "last"), RENAMED)
+def test_a_new_name_in_an_old_release_is_reported_and_fixed_to_the_old_one(old: str, canonical: str, last: str) -> None:
+    config = resolved({canonical: example(canonical)}, bridge=last)
+    told = remark(config)
+    assert told.rule == "renamed-field"
+    assert told.fields == (canonical,)
+    assert told.fix == {old: example(canonical)}
+    assert f"not of {last}; this release calls it {old}." in told.message
+    assert canonical not in config.values
+
+
+@pytest.mark.parametrize("bridge", ["0.6.2", "0.7.0.dev0"])
+@pytest.mark.parametrize(("old", "canonical", "last"), [entry for entry in RENAMED if entry[0] not in STILL_READ])
+def test_an_old_name_in_a_new_release_is_reported_and_fixed_to_the_new_one(
+    old: str, canonical: str, last: str, bridge: str
+) -> None:
+    config = resolved({old: example(canonical)}, bridge=bridge)
+    told = remark(config)
+    assert told.rule == "renamed-field"
+    assert told.fields == (old,)
+    assert told.fix[canonical] == example(canonical)
+    assert told.message.endswith("Upstream drops it without an error, so the setting has no effect.")
+    assert canonical not in config.values
+
+
+@pytest.mark.parametrize("old", ["dist.lazy_init", "model.cuda_graph_scope"])
+def test_an_old_name_that_a_new_release_still_reads_sets_the_canonical_field(old: str) -> None:
+    canonical = next(new for name, new, _ in RENAMED if name == old)
+    config = resolved({old: example(canonical)}, bridge="0.6.2")
+    assert state(config, canonical) == (SET, example(canonical))
+    assert config.remarks == []
+
+
+@pytest.mark.parametrize("field", ["train.eval_iters", "train.eval_interval", "train.skip_train"])
+def test_a_field_that_was_copied_to_another_section_is_still_a_field_of_its_own(field: str) -> None:
+    value = True if field.endswith("train") else 8
+    config = resolved({field: value}, bridge="0.6.2")
+    assert state(config, field) == (SET, value)
+    assert config.remarks == []
+
+
+def test_packing_specs_of_an_older_release_are_fixed_as_one_with_the_switch() -> None:
+    specs = {"packed_sequence_size": 4096, "pad_seq_to_mult": 8}
+    told = remark(resolved({"dataset": {"packed_sequence_specs": specs}}))
+    assert told.fields == tuple(f"dataset.packed_sequence_specs.{name}" for name in specs)
+    assert told.fix == {
+        "dataset.offline_packing_specs.packed_sequence_size": 4096,
+        "dataset.offline_packing_specs.pad_seq_to_mult": 8,
+        "dataset.enable_offline_packing": True,
+    }
+    assert told.message.startswith(
+        "dataset.packed_sequence_specs is a name of Megatron-Bridge 0.3.1 to 0.5.1, not of 0.6.2; write "
+    )
+
+
+def test_null_packing_specs_of_an_older_release_do_not_switch_packing_on() -> None:
+    told = remark(resolved({"dataset.packed_sequence_specs": None}))
+    assert told.fix == {"dataset.offline_packing_specs": None}
+
+
+def test_the_old_name_gives_way_where_the_new_one_is_set_too() -> None:
+    source = {
+        "dataset.packed_sequence_specs.packed_sequence_size": 2048,
+        "dataset.offline_packing_specs.packed_sequence_size": 4096,
+    }
+    config = resolved(source)
+    assert remark(config).fix == {}
+    assert state(config, "dataset.offline_packing_specs.packed_sequence_size") == (SET, 4096)
+
+
+@pytest.mark.parametrize(
+    ("dataset_type", "given", "length"),
+    [
+        ("GPTDatasetConfig", {"sequence_length": 4096}, 4096),
+        ("GPTDatasetConfig", {"seq_length": 4096}, 4096),
+        ("FinetuningDatasetConfig", {"seq_length": 4096}, 4096),
+    ],
+)
+def test_both_spellings_of_the_length_are_read_before_0_6(
+    dataset_type: str, given: dict[str, int], length: int
+) -> None:
+    config = resolved({"dataset": {"_target_": f"x.{dataset_type}", **given}}, bridge="0.5.1")
+    assert state(config, "dataset.seq_length") == (SET, length)
+    assert config.remarks == []
+
+
+def test_the_old_spelling_of_the_length_is_still_read_in_0_6() -> None:
+    config = resolved({"dataset": {"_target_": "x.GPTDatasetConfig", "sequence_length": 4096}})
+    assert state(config, "dataset.seq_length") == (SET, 4096)
+
+
+DROPPED = "Upstream drops it without an error, so the setting has no effect."
+KEY_ERROR = "Hydra stops with a key error; adding '+' would only hide it, since the value is then skipped."
+SKIPPED = "The override is accepted, then skipped with a logged warning only."
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("model.context_paralel_size", "model.context_parallel_size"),
+        ("train.micro_batchsize", "train.micro_batch_size"),
+        ("context_parallel_size", "model.context_parallel_size"),
+        ("model.micro_batch_size", "train.micro_batch_size"),
+        ("mdoel.context_parallel_size", "model.context_parallel_size"),
+    ],
+)
+def test_a_misspelt_name_is_reported_with_the_field_that_was_meant(misspelt: str, meant: str) -> None:
+    config = resolved({misspelt: 4})
+    told = remark(config)
+    assert (told.rule, told.fields, told.fix, told.fires) == ("unknown-field", (misspelt,), {meant: 4}, "never")
+    assert told.message == f"Megatron-Bridge 0.6.2 has no field {misspelt}; did you mean {meant}? {DROPPED}"
+    assert meant not in config.values
+
+
+def test_a_misspelt_name_is_not_moved_over_a_value_that_is_set() -> None:
+    told = remark(resolved({"model.context_parallel_size": 2, "model.context_paralel_size": 4}))
+    assert told.fix == {}
+
+
+@pytest.mark.parametrize("name", ["train.foo_bar", "xyz", "my.own.section", "model.", ".", "model..x"])
+def test_a_name_that_resembles_none_is_reported_without_a_fix(name: str) -> None:
+    told = remark(resolved({name: 1}))
+    assert (told.rule, told.fix) == ("unrecognised-field", {})
+    assert told.message == f"Megatron-Bridge 0.6.2 has no field {name}. {DROPPED}"
+
+
+@pytest.mark.parametrize(
+    ("token", "fires", "fate"),
+    [
+        ("model.context_paralel_size=4", "construct", KEY_ERROR),
+        ("+model.context_paralel_size=4", "never", SKIPPED),
+        ("++model.context_paralel_size=4", "never", SKIPPED),
+    ],
+)
+def test_the_fate_of_an_unknown_name_depends_on_the_kind_of_override(token: str, fires: str, fate: str) -> None:
+    told = remark(resolved(None, [token]))
+    assert (told.rule, told.fires, told.location) == ("unknown-field", fires, Location(column=1))
+    assert told.message.endswith(fate)
+
+
+def test_a_field_of_another_dataset_class_is_reported_as_such() -> None:
+    told = remark(resolved({"dataset": {"_target_": "x.GPTDatasetConfig", "dataset_root": "/data"}}))
+    assert told.rule == "unknown-field"
+    assert told.message.startswith(
+        "GPTDatasetConfig of Megatron-Bridge 0.6.2 has no field dataset_root, though other dataset classes do."
+    )
+
+
+def test_a_field_that_was_dropped_names_the_releases_that_had_it() -> None:
+    told = remark(resolved({"ddp.preserve_fp32_weights": True}))
+    assert told.rule == "renamed-field"
+    assert told.fix == {}
+    assert told.message.startswith("ddp.preserve_fp32_weights is a name of Megatron-Bridge 0.3.1, not of 0.6.2. ")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"dataset.dataset_kwargs.anything": 1},
+        {"dataset": {"dataset_kwargs": {"a": {"b": 1}}}},
+        {"env_vars": {"NCCL_DEBUG": "INFO"}},
+        {"tokenizer.hf_tokenizer_kwargs.use_fast": True},
+        {"peft.my_own_option": 1},
+        {"model._private": 1},
+        {"model": {"_target_": "x.MyOwnProvider", "my_own_field": 1}},
+        {"dataset": {"_target_": "x.MyOwnDataset", "my_own_field": 1}},
+        {"dataset.enable_in_batch_packing": True, "dataset.type": "GPTSFTDatasetConfig"},
+    ],
+)
+def test_names_that_may_belong_to_open_fields_or_own_classes_are_let_pass(given: dict[str, Any]) -> None:
+    assert resolved(given).remarks == []
+
+
+def test_a_misspelt_field_of_an_own_provider_is_still_reported() -> None:
+    told = remark(resolved({"model": {"_target_": "x.MyOwnProvider", "context_paralel_size": 2}}))
+    assert told.fix == {"model.context_parallel_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("source", "token"),
+    [
+        ("train.micro_batch_size: 1\n", "+train.micro_batch_size=2"),
+        ({"model.sequence_parallel": False}, "+model.context_parallel_size=2"),
+        ({"model.sequence_parallel": False}, "+ddp.average_in_collective=true"),
+        ("dataset:\n  _target_: x.GPTSFTDatasetConfig\n", "+dataset.seed=1"),
+    ],
+)
+def test_plus_on_a_key_that_has_a_value_fails(source: Any, token: str) -> None:
+    told = remark(resolved(source, [token]))
+    name = token[1:].partition("=")[0]
+    assert told.rule == "override-fails"
+    assert told.fields == (name,)
+    assert told.location == Location(column=1)
+    assert told.message == (
+        f"`+{name}=` adds a key, but the config already has it, so Hydra refuses; write `{name}=` or `++{name}=`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "token"),
+    [
+        ({"train.micro_batch_size": 1}, "++train.micro_batch_size=2"),
+        ({"train.micro_batch_size": 1}, "train.micro_batch_size=2"),
+        ({"train.micro_batch_size": 1}, "+train.global_batch_size=8"),
+        ({"train.micro_batch_size": None}, "+train.micro_batch_size=2"),
+        ({"train.micro_batch_size": 1}, "+dataset.dataset_kwargs.chat=true"),
+        ({"train.micro_batch_size": 1}, "+dataset.seed=1"),
+        ({"train.micro_batch_size": 1}, "+comm_overlap.tp_comm_overlap=true"),
+        ({"train.micro_batch_size": 1}, "comm_overlap.tp_comm_overlap=true"),
+    ],
+)
+def test_an_override_that_hydra_takes_is_not_remarked_on(source: Any, token: str) -> None:
+    assert resolved(source, [token]).remarks == []
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "token", "parent"),
+    [
+        ("comm_overlap: null\n", {}, "comm_overlap.tp_comm_overlap=true", "comm_overlap"),
+        ("peft:\n", {}, "peft.dim=8", "peft"),
+        (
+            "dataset.offline_packing_specs: null\n",
+            {},
+            "dataset.offline_packing_specs.pad_seq_to_mult=4",
+            "dataset.offline_packing_specs",
+        ),
+        (
+            "dataset.packed_sequence_specs: null\n",
+            {"bridge": "0.5.1"},
+            "dataset.packed_sequence_specs.pad_seq_to_mult=4",
+            "dataset.packed_sequence_specs",
+        ),
+        (None, {"recipe": "gemma2_2b_sft_config"}, "peft.dim=8", "peft"),
+    ],
+)
+def test_an_override_below_a_null_section_fails(source: Any, settings: Any, token: str, parent: str) -> None:
+    told = remark(resolved(source, [token], **settings))
+    name = token.partition("=")[0]
+    assert told.rule == "override-fails"
+    assert told.message == (
+        f"{parent} is null in the config this override is applied to, so Hydra refuses `{name}=`; write `++{name}=`."
+    )
+
+
+def test_overrides_over_an_unknown_recipe_are_not_judged() -> None:
+    config = resolved(None, ["peft.dim=8", "+model.context_parallel_size=2"], recipe="my_own_recipe_config")
+    assert config.remarks == []
+
+
+@pytest.mark.parametrize("token", ["~train.micro_batch_size", "~train", "~dataset.offline_packing_specs", "~xyz"])
+def test_deleting_a_key_changes_nothing_and_is_remarked_on(token: str) -> None:
+    source = {"train.micro_batch_size": 1, "dataset.offline_packing_specs.pad_seq_to_mult": 4}
+    config = resolved(source, [token])
+    assert remark(config).rule == "override-has-no-effect"
+    assert remark(config).fields == (token[1:],)
+    assert state(config, "train.micro_batch_size") == (SET, 1)
+    assert state(config, "dataset.offline_packing_specs.pad_seq_to_mult") == (SET, 4)
+
+
+def test_a_dtype_by_override_stays_text_and_is_remarked_on() -> None:
+    told = remark(resolved(None, ["model.params_dtype=torch.bfloat16"]))
+    assert (told.rule, told.fields) == ("dtype-given-as-text", ("model.params_dtype",))
+
+
+def test_a_dtype_in_a_file_is_no_cause_for_a_remark() -> None:
+    assert resolved("model.params_dtype: torch.bfloat16\n").remarks == []
+
+
+def test_later_sources_win() -> None:
+    config = resolved("train.micro_batch_size: 1\n", ["train.micro_batch_size=2", "train.global_batch_size=4"])
+    assert state(config, "train.micro_batch_size") == (SET, 2)
+    assert config.remarks == []
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides"),
+    [
+        ("train.micro_batch_size: 1\ntrain:\n  micro_batch_size: 2\n", []),
+        ({"train.micro_batch_size": 1, "train": {"micro_batch_size": 2}}, []),
+        (None, ["train.micro_batch_size=1", "train.micro_batch_size=2"]),
+        (None, ["train.micro_batch_size=1", "++train.micro_batch_size=2"]),
+    ],
+)
+def test_two_values_for_one_field_are_remarked_on_and_the_last_wins(source: Any, overrides: list[str]) -> None:
+    config = resolved(source, overrides)
+    told = remark(config)
+    assert told.rule == "duplicate-assignment"
+    assert told.message == "train.micro_batch_size is given twice: 1 and then 2; the last one wins."
+    assert state(config, "train.micro_batch_size") == (SET, 2)
+
+
+def test_the_two_spellings_of_one_field_are_two_values_for_it() -> None:
+    config = resolved({"model.cuda_graph_scope": "attn", "model.cuda_graph_modules": "mlp"})
+    assert remark(config).rule == "duplicate-assignment"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "train.micro_batch_size: 1\ntrain:\n  micro_batch_size: 1\n",
+        "base: &x {micro_batch_size: 1}\ntrain: *x\nvalidation: {eval_iters: 1}\n",
+    ],
+)
+def test_the_same_value_twice_is_no_cause_for_a_remark(source: str) -> None:
+    assert "duplicate-assignment" not in {found.rule for found in resolved(source).remarks}
+
+
+def test_code_may_assign_a_field_as_often_as_it_likes() -> None:
+    config = from_code(
+        Assignment("train.micro_batch_size", 1, Location("train.py", 2, 1)),
+        Assignment("train.micro_batch_size", 2, Location("train.py", 9, 1)),
+    )
+    assert config.remarks == []
+    assert state(config, "train.micro_batch_size") == (SET, 2)
+
+
+def test_a_recipe_gives_the_values_it_sets_and_the_rest_are_defaults() -> None:
+    config = resolved(None, recipe="gemma2_27b_sft_config", bridge="0.5.1")
+    assert (config.base, config.base_text) == ("recipe", "recipe gemma2_27b_sft_config of 0.5.1")
+    assert state(config, "model.tensor_model_parallel_size") == (SET, 8)
+    assert config.get("model.tensor_model_parallel_size").reason == "recipe"
+    assert state(config, "dataset.type") == (SET, "HFDatasetConfig")
+    assert state(config, "train.manual_gc") == (UNSET, False)
+    assert config.get("model.num_layers").state is UNKNOWN
+    assert config.get("model.use_te_rng_tracker").reason == "may be set by the recipe"
+    assert config.family == "gemma-2"
+    assert config.model_named
+
+
+def test_the_input_wins_over_the_recipe() -> None:
+    config = resolved("model.tensor_model_parallel_size: 2\n", recipe="gemma2_27b_sft_config", bridge="0.5.1")
+    assert state(config, "model.tensor_model_parallel_size") == (SET, 2)
+    assert config.get("model.tensor_model_parallel_size").location.line == 1
+
+
+def test_a_recipe_for_one_layout_brings_its_environment_and_the_users_wins() -> None:
+    recipe = "deepseek_v3_pretrain_1024gpu_h100_bf16_config"
+    config = resolved(None, recipe=recipe, env={"NVLINK_DOMAIN_SIZE": "72"})
+    assert config.env is not None
+    assert config.env["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert config.env["NVLINK_DOMAIN_SIZE"] == "72"
+    assert config.env_complete
+
+
+@pytest.mark.parametrize("field", ["model.tensor_model_parallel_size", "train.manual_gc", "dataset.seed", "peft.dim"])
+def test_below_a_recipe_of_the_users_own_nothing_is_known(field: str) -> None:
+    config = resolved({"model.context_parallel_size": 2}, recipe="my_own_recipe_config")
+    assert config.base == "unknown"
+    found = config.get(field)
+    assert (found.state, found.reason) == (UNKNOWN, "recipe my_own_recipe_config is not in the catalogue of 0.6.2")
+    assert state(config, "model.context_parallel_size") == (SET, 2)
+    assert config.is_given(field) is None
+
+
+def test_a_recipe_function_that_fails_upstream_gives_no_values() -> None:
+    config = resolved(None, recipe="qwen3_next_80b_a3b_peft_config")
+    assert (config.base, config.base_text) == (
+        "unknown",
+        "what recipe qwen3_next_80b_a3b_peft_config of 0.6.2 sets is not recorded",
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "bridge", "message"),
+    [
+        (
+            "gemma2_27b_sft_confg",
+            "0.5.1",
+            "Megatron-Bridge 0.5.1 has no recipe gemma2_27b_sft_confg; did you mean gemma2_27b_sft_config?",
+        ),
+        (
+            "gemma2_27b_pretrain_config",
+            "0.5.1",
+            "Recipe gemma2_27b_pretrain_config exists in Megatron-Bridge 0.4.2, not in 0.5.1. "
+            "Nearest here: gemma2_2b_pretrain_config.",
+        ),
+    ],
+)
+def test_a_recipe_that_the_release_lacks_is_remarked_on(recipe: str, bridge: str, message: str) -> None:
+    told = remark(resolved(None, recipe=recipe, bridge=bridge))
+    assert told.rule == "unknown-recipe"
+    assert told.message == message
+
+
+def test_what_the_provider_of_a_family_sets_is_unknown() -> None:
+    found = resolved({"model": {"_target_": "x.MistralModelProvider"}}).get("model.cp_comm_type")
+    assert (found.state, found.reason) == (UNKNOWN, "is set by the mistral provider or recipe")
+
+
+REPLACED = Assignment(
+    "dataset", {"_target_": "x.FinetuningDatasetConfig", "seq_length": 512}, Location("train.py", 5, 1)
+)
+
+
+def test_a_replaced_dataset_keeps_nothing_of_the_recipe() -> None:
+    config = from_code(REPLACED, recipe="gemma2_27b_sft_config")
+    assert config.dataset_replaced
+    assert config.dataset_type == "FinetuningDatasetConfig"
+    assert state(config, "dataset.seq_length") == (SET, 512)
+    assert config.is_given("dataset.offline_packing_specs") is False
+    assert not [name for name in config.values if name.startswith("dataset.offline_packing_specs")]
+    assert state(config, "model.tensor_model_parallel_size") == (SET, 8)
+
+
+def test_a_replaced_dataset_is_known_even_below_an_unknown_recipe() -> None:
+    config = from_code(REPLACED, base_unknown="the config comes from a function of another file")
+    assert state(config, "dataset.seed") == (UNSET, 1234)
+    found = config.get("model.context_parallel_size")
+    assert (found.state, found.reason) == (UNKNOWN, "the config comes from a function of another file")
+
+
+def test_values_set_before_the_dataset_is_replaced_are_lost() -> None:
+    early = Assignment("dataset.packed_sequence_specs.pad_seq_to_mult", 8, Location("train.py", 4, 1))
+    config = from_code(early, REPLACED)
+    assert config.is_given("dataset.offline_packing_specs") is False
+
+
+def test_values_set_after_the_dataset_is_replaced_count() -> None:
+    late = Assignment("dataset.packed_sequence_specs.pad_seq_to_mult", 8, Location("train.py", 6, 1))
+    assert state(from_code(REPLACED, late), "dataset.offline_packing_specs.pad_seq_to_mult") == (SET, 8)
+
+
+def test_packing_specs_assigned_as_an_object_set_their_fields() -> None:
+    specs = {"_target_": "x.PackedSequenceSpecs", "packed_sequence_size": 2048}
+    config = from_code(Assignment("dataset.packed_sequence_specs", specs, Location("train.py", 4, 1)))
+    assert state(config, "dataset.offline_packing_specs.packed_sequence_size") == (SET, 2048)
+    assert state(config, "dataset.offline_packing_specs.pad_seq_to_mult") == (UNSET, 1)
+
+
+def test_a_value_that_code_computes_is_unknown_with_its_reason() -> None:
+    config = from_code(
+        Assignment("model.context_parallel_size", Unknown("comes from argparse"), Location("t.py", 3, 1))
+    )
+    found = config.get("model.context_parallel_size")
+    assert (found.state, found.reason, found.location.line) == (UNKNOWN, "comes from argparse", 3)
+    assert config.is_given("model.context_parallel_size") is None
+
+
+@pytest.mark.parametrize("section", ["dataset", "comm_overlap", "dataset.packed_sequence_specs"])
+def test_a_section_that_code_computes_makes_all_its_fields_unknown(section: str) -> None:
+    known = Assignment(f"{section}.{'seed' if section == 'dataset' else 'pad_seq_to_mult'}", 8, Location("t.py", 2, 1))
+    config = from_code(known, Assignment(section, Unknown("comes from argparse"), Location("t.py", 3, 1)))
+    canonical = "dataset.offline_packing_specs" if "specs" in section else section
+    leaf = "seed" if section == "dataset" else "pad_seq_to_mult"
+    found = config.get(f"{canonical}.{leaf}")
+    assert (found.state, found.reason) == (UNKNOWN, "comes from argparse")
+    assert config.is_given(canonical) is None
+
+
+def test_a_computed_section_that_is_then_replaced_is_known_again() -> None:
+    config = from_code(Assignment("dataset", Unknown("comes from argparse"), Location("t.py", 3, 1)), REPLACED)
+    assert state(config, "dataset.seed") == (UNSET, 1234)
+
+
+def test_the_run_is_told_by_the_input_or_by_the_caller() -> None:
+    told = {"world_size": 16, "te": "2.10", "gpu": "H100", "gpu_memory_gib": 80}
+    config = resolved(told)
+    assert (config.world_size, config.te, config.gpu, config.gpu_memory_gib) == (16, "2.10", "h100", 80)
+    config = resolved(told, world_size=8, te="2.18", gpu="B200")
+    assert (config.world_size, config.te, config.gpu) == (8, "2.18", "b200")
+
+
+def test_a_run_that_nobody_tells_of_is_unknown() -> None:
+    config = resolved({"model.context_parallel_size": 2})
+    assert (config.world_size, config.te, config.gpu, config.env, config.env_complete) == (None, None, None, {}, False)
+
+
+@pytest.mark.parametrize("world_size", [0, -8, True, 2.0, "8", 2**63])
+def test_a_world_size_that_is_no_count_is_refused(world_size: Any) -> None:
+    sentence = refusal({"model.context_parallel_size": 2}, world_size=world_size)
+    assert sentence.startswith("the world size must be a whole number of at least 1 and below 2**63, not ")
+
+
+def test_facts_of_the_model_stand_until_the_input_says_otherwise() -> None:
+    sources = read_sources({"model.num_layers": 4}, bridge="0.6.2")
+    facts: dict[str, Plain] = {"model.num_layers": 32, "model.hidden_size": 4096, "model.num_moe_experts": None}
+    config = resolve(sources, choose("0.6.2", NO_EVIDENCE), recipe=None, recipe_name=None, model="m", model_facts=facts)
+    assert state(config, "model.num_layers") == (SET, 4)
+    assert state(config, "model.hidden_size") == (SET, 4096)
+    assert config.get("model.hidden_size").reason == "model"
+    assert state(config, "model.num_moe_experts") == (SET, None)
+
+
+def test_evidence_lists_names_and_the_dataset_class() -> None:
+    sources = read_sources(
+        {"dataset": {"_target_": "x.HFDatasetConfig", "seq_length": 1}, "model": {"_target_": "x.Y", "num_layers": 2}}
+    )
+    assert evidence_names(sources) == (["dataset.seq_length", "model.num_layers"], "HFDatasetConfig")
+
+
+def test_evidence_takes_the_class_of_a_replaced_dataset() -> None:
+    source = Source("python", "t.py", assignments=[REPLACED])
+    assert evidence_names([source]) == ([], "FinetuningDatasetConfig")
+
+
+def test_names_without_a_section_are_no_evidence() -> None:
+    assert evidence_names(read_sources({"world_size": 8, "xyz": 1})) == ([], None)
