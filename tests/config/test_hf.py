@@ -195,12 +195,14 @@ def test_a_window_whose_use_is_not_known_is_no_fact() -> None:
 
 
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "gpt2", "a\0b", "x" * 5000, "a\nb"])
-def test_an_id_gives_no_facts(name: str) -> None:
+def test_an_id_gives_no_facts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert read_model(name) == {}
 
 
 @pytest.mark.parametrize("name", ["./missing", "/missing/model", "~/model", "../m", "missing/config.json"])
-def test_a_path_that_is_not_there_is_refused(name: str) -> None:
+def test_a_path_that_is_not_there_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(
         InputError, match=r"is not there; --model takes a folder with config\.json, that file, or a model"
     ):

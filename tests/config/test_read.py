@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skill_run.bridge.release import load_release
@@ -284,6 +284,7 @@ ODD = [
     *("dataset.type", "dataset._target_", "dataset.packed_sequence_specs", "dataset.dataset_kwargs", "mixed_precision"),
 ]
 KEYS = st.sampled_from(PACKING) | st.sampled_from(SECTIONS) | st.sampled_from(ODD) | st.text(max_size=6)
+FUZZ = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 SCALARS = (
     st.none()
     | st.booleans()
@@ -309,14 +310,14 @@ VERSIONS = st.sampled_from([None, "0.3.1", "0.5.1", "0.6.2", "main"])
 FORMS = st.sampled_from([None, "yaml", "json"])
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@FUZZ
 @given(MAPPINGS, VERSIONS)
 def test_any_mapping_is_judged_or_refused(mapping: dict[str, Any], bridge: str | None) -> None:
     with suppress(InputError):
         validate_config(mapping, bridge=bridge).to_dict()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@FUZZ
 @given(TEXTS, FORMS, VERSIONS)
 def test_any_text_is_read_and_judged_or_refused(text: str, form: Form | None, bridge: str | None) -> None:
     with suppress(InputError):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skill_run.config.tree import (
@@ -315,6 +315,7 @@ def test_the_number_of_values_is_limited_exactly() -> None:
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn", "Co"]), max_size=12)
+FUZZ = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
 )
@@ -323,13 +324,13 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@FUZZ
 @given(st.dictionaries(TEXT, PLAIN, max_size=5))
 def test_data_written_as_json_is_read_back_unchanged(data: dict[str, Any]) -> None:
     assert read(json.dumps(data, ensure_ascii=False)) == data
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@FUZZ
 @given(st.text(max_size=80) | st.text("ab:-{}[]&*!|>#\"'% \n,?<=~", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(InputError):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skill_run.config.model import Form, Plain, Source
@@ -279,6 +279,7 @@ def test_a_value_is_shown_as_one_line_of_yaml(value: Plain, text: str) -> None:
 
 
 KEYS = st.sampled_from(["a", "b", "c", "seq_length", "pad_to", "x1"])
+FUZZ = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 SCALARS = (
     st.none()
     | st.booleans()
@@ -330,7 +331,7 @@ def with_comments(text: str) -> str:
     return "# head\n" + "".join(f"{line} # {number}\n" for number, line in enumerate(text.splitlines())) + "# tail\n"
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@FUZZ
 @given(
     data=DOCUMENTS,
     sets=st.dictionaries(PATHS, SCALARS | st.lists(SCALARS, max_size=3), max_size=3),
@@ -367,7 +368,7 @@ def test_a_change_gives_the_wanted_document_and_leaves_every_other_value(
             assert path not in after
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@FUZZ
 @given(data=DOCUMENTS, value=SCALARS, pick=st.integers(0, 30))
 def test_a_changed_value_in_block_yaml_keeps_every_comment(data: dict[str, Any], value: Plain, pick: int) -> None:
     data = {

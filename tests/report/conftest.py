@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
 from skill_run import __version__
+from skill_run.batch.inspect import InspectionReport, inspect_batch
 from skill_run.config.model import Location
 from skill_run.report.finding import BridgeChoice, Finding, NotChecked, ValidationReport
 
@@ -72,6 +76,61 @@ def four_severities(finding: Callable[..., Finding], report: Callable[..., Valid
             NotChecked("groups-per-tp", "groups divide by TP", ("model.num_query_groups",)),
         ),
     )
+
+
+@pytest.fixture(scope="session")
+def samples() -> dict[str, Any]:
+    """Return the real batches of tests/batch by name, as JSON."""
+    data = gzip.decompress((Path(__file__).parents[1] / "batch" / "data" / "samples.json.gz").read_bytes())
+    return dict(json.loads(data))
+
+
+@pytest.fixture(scope="session")
+def inspected(samples: dict[str, Any]) -> Callable[..., InspectionReport]:
+    """Return a function that inspects a real batch by its name, with keys changed and options as `inspect_batch` has."""
+
+    def inspect(name: str, changes: dict[str, Any] | None = None, **options: Any) -> InspectionReport:
+        return inspect_batch({**arrays(samples[name]), **(changes or {})}, **options)
+
+    return inspect
+
+
+def arrays(value: Any) -> Any:
+    """Return JSON with the arrays it describes."""
+    if isinstance(value, dict):
+        if "__array__" in value:
+            return np.array(value["data"], dtype=value["__array__"]).reshape(value["shape"])
+        return {key: arrays(item) for key, item in value.items()}
+    return [arrays(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="session")
+def pack() -> Callable[..., dict[str, Any]]:
+    """Return a maker of offline packed rows of 0.6: logical lengths in slots of a multiple, the second half trained."""
+
+    def make(lengths: list[int], multiple: int = 1, total: int | None = None) -> dict[str, Any]:
+        slots = [-(-length // multiple) * multiple for length in lengths]
+        total = sum(slots) if total is None else total
+        physical = np.array([0, *np.cumsum(slots), *([total] if sum(slots) < total else [])], dtype=np.int32)
+        logical = np.array([0, *np.cumsum(lengths)], dtype=np.int32)
+        logical = np.pad(logical, (0, physical.size - logical.size), mode="edge")
+        tokens = np.arange(10, 10 + total)
+        mask, positions = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
+        for start, length, slot in zip(physical.tolist(), lengths, slots, strict=False):
+            mask[start + length // 2 : start + length] = 1
+            positions[start : start + slot] = np.arange(slot)
+        batch = {
+            "tokens": tokens[None],
+            "labels": np.append(tokens[1:], 9)[None],
+            "loss_mask": mask[None],
+            "position_ids": positions[None],
+            "token_count": [sum(slots)],
+            "max_seqlen_q": np.array([[max(*slots, total - sum(slots))]], dtype=np.int32),
+            "cu_seqlens_q": (physical if multiple == 1 else logical)[None],
+        }
+        return batch if multiple == 1 else {**batch, "cu_seqlens_q_padded": physical[None]}
+
+    return make
 
 
 @pytest.fixture(scope="session")

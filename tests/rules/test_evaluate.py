@@ -188,6 +188,7 @@ def test_a_variable_of_an_environment_that_is_given_is_decided_although_it_is_no
         ("The size is {model.context_parallel_size}.", "The size is 4."),
         ("{2 * model.context_parallel_size} chunks, {derived.cp_chunks} of them", "8 chunks, 8 of them"),
         ("off: {model.sequence_parallel}", "off: false"),
+        ("on: {rerun_state_machine.check_for_nan_in_loss}", "on: true"),
         ("of {model.cp_comm_type}", "of [a2a, p2p]"),
         ("{model.recompute_method} or {model.num_layers} on {world_size}", "null or unset on unset"),
         ("rest {model.context_parallel_size % model.num_layers}", "rest unknown"),
@@ -196,7 +197,8 @@ def test_a_variable_of_an_environment_that_is_given_is_decided_although_it_is_no
     ],
 )
 def test_placeholders_of_a_message_are_filled(rule: RuleMaker, judged: Judge, message: str, filled: str) -> None:
-    report = judged({CP: 4, "model.cp_comm_type": ["a2a", "p2p"]}, rule(message=message))
+    settings = {CP: 4, "model.cp_comm_type": ["a2a", "p2p"], "rerun_state_machine.check_for_nan_in_loss": True}
+    report = judged(settings, rule(message=message))
     assert only(report).message == filled
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from skill_run.bundle.check import example_version
 from skill_run.bundle.rule import Rule
 from skill_run.rules.evaluate import RuleSet
 from skill_run.rules.fix import Change, FixResult, fix_config
@@ -184,6 +185,13 @@ def test_the_release_that_the_input_implied_stays_although_its_telling_names_are
     assert "packed_sequence_specs" in text_of(result)
 
 
+def test_the_version_that_was_asked_for_stays_also_when_it_is_not_recorded() -> None:
+    result = fixed(PACKED, bridge="0.6.0", world_size=8)
+    assert result.changes
+    assert result.after.bridge == result.before.bridge
+    assert result.after.bridge.version == "0.6.0"
+
+
 def test_a_json_text_comes_back_as_json() -> None:
     data = {"model": {"context_parallel_size": 2}, "dataset": {"enable_offline_packing": True}}
     result = fixed(json.dumps(data) + "\n")
@@ -268,30 +276,46 @@ def test_settings_of_the_run_hold_for_the_report_after_the_fixes(rule: RuleMaker
     assert (result.after.findings, result.after.not_checked) == ((), ())
 
 
+def test_a_section_is_removed_by_the_value_null_also_when_only_fields_below_it_are_set(rule: RuleMaker) -> None:
+    specs = "dataset.offline_packing_specs"
+    text = "dataset:\n  offline_packing_specs:\n    pad_seq_to_mult: 8  # no\n  seq_length: 4096\n"
+    result = fixed(text, rule(require=f"!given.{specs}", fix={specs: None}))
+    assert yaml.safe_load(text_of(result)) == {"dataset": {"offline_packing_specs": None, "seq_length": 4096}}
+    assert result.after.findings == ()
+
+
+def example_of(rule: Rule, example: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of an example of a rule, and the options of the run it describes."""
+    settings = {key: value for key, value in example.items() if not key.startswith("env.")}
+    options = {key: settings.pop(key, None) for key in ("bridge", "world_size", "te", "gpu", "recipe")}
+    env = {key.removeprefix("env."): str(value) for key, value in example.items() if key.startswith("env.")}
+    te = None if options["te"] is None else str(options["te"])
+    return settings, {**options, "te": te, "bridge": options["bridge"] or example_version(rule), "env": env or None}
+
+
+CONFIG_RULES = [rule for rule in bundle_rules().rules if not rule.computed]
+
+
 def test_every_failing_example_with_a_fix_is_cured_by_that_fix() -> None:
     """The own examples of the bundle's rules are the best witnesses: what a rule says to do must satisfy it."""
     uncured = []
     count = 0
-    for rule in bundle_rules().rules:
-        for example in rule.fails if rule.fix and rule.require else ():
-            settings = {key: value for key, value in example.items() if not key.startswith("env.")}
-            options = {key: settings.pop(key, None) for key in ("bridge", "world_size", "te", "gpu", "recipe")}
-            env = {key[4:]: str(value) for key, value in example.items() if key.startswith("env.")}
-            options["te"] = None if options["te"] is None else str(options["te"])
-            options["bridge"] = options["bridge"] or newest_for(rule)
-            before = judge(settings, rules=RuleSet([rule]), env=env or None, **options)
-            (finding,) = before.findings
-            if not finding.fix:
-                continue
-            count += 1
-            again = judge({**settings, **finding.fix}, rules=RuleSet([rule]), env=env or None, **options)
-            if again.findings:
+    for rule in CONFIG_RULES:
+        for example in rule.fails:
+            settings, options = example_of(rule, example)
+            (finding,) = judge(settings, rules=RuleSet([rule]), **options).findings
+            count += bool(finding.fix)
+            if finding.fix and judge({**settings, **finding.fix}, rules=RuleSet([rule]), **options).findings:
                 uncured.append((rule.id, example, finding.fix))
     assert uncured == []
     assert count > 100
 
 
-def newest_for(rule: Rule) -> str | None:
-    from skill_run.bundle.check import example_version
-
-    return example_version(rule)
+@pytest.mark.parametrize("rule", [rule for rule in CONFIG_RULES if rule.fix], ids=lambda rule: rule.id)
+def test_the_bundles_rules_do_not_fight_over_a_failing_example(rule: Rule) -> None:
+    settings, options = example_of(rule, rule.fails[0])
+    sources = read_sources(yaml.safe_dump(settings), bridge=options["bridge"])
+    result = fix_config(sources, bundle_rules(), semantic=True, **options)
+    assert [finding.rule for finding in result.left] == []
+    again = judge(text_of(result), rules=bundle_rules(), **options)
+    assert sorted(f.rule for f in again.findings) == sorted(f.rule for f in result.after.findings)

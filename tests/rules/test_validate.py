@@ -11,7 +11,8 @@ import pytest
 
 import skill_run
 from skill_run import validate_config
-from skill_run.bridge.release import known_releases, load_release
+from skill_run.bridge.recipes import releases_with
+from skill_run.bridge.release import known_releases, load_release, newest_release
 from skill_run.errors import BundleError, InputError
 from skill_run.report.finding import ValidationReport
 from skill_run.rules.validate import build_config, bundle_rules, judge, read_sources, release_of, rule_set
@@ -252,6 +253,67 @@ cfg.model.context_parallel_size = 1
     assert "megatron.bridge.data.packing" in finding.message
     assert finding.location is not None
     assert finding.location.line == 1
+
+
+def import_findings(statement: str, bridge: str) -> list[str]:
+    source = f"{statement}\n\ncfg = {RECIPE}()\ncfg.rng.seed = 1\n"
+    report = validate_config(source, form="python", bridge=bridge)
+    return [finding.message for finding in report.findings if finding.rule == "wrong-import"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "bridge", "instead"),
+    [
+        (
+            "from megatron.bridge.data.packing import PackedSequenceSpecs",
+            "0.5.1",
+            "megatron.bridge.data.datasets.packed_sequence",
+        ),
+        ("import megatron.bridge.data.packing.gpt_sft", "0.5.1", "megatron.bridge.data.datasets.packed_sequence"),
+        (
+            "from megatron.bridge.data.datasets.sft import create_sft_dataset",
+            "0.6.2",
+            "megatron.bridge.data.datasets.gpt_sft",
+        ),
+        ("from megatron.bridge.data.builders import GPTSFTDatasetConfig", "0.5.1", "FinetuningDatasetConfig from"),
+        (
+            "from megatron.bridge.data.builders.hf_dataset import HFDatasetConfig",
+            "0.6.2",
+            "GPTSFTDatasetConfig(hf_dataset=",
+        ),
+        ("from megatron.bridge.data.datasets.packed_sequence import anything", "main", "megatron.bridge.data.packing"),
+    ],
+)
+def test_an_import_that_the_release_lacks_is_told_with_what_to_import_instead(
+    statement: str, bridge: str, instead: str
+) -> None:
+    (message,) = import_findings(statement, bridge)
+    assert "raises ModuleNotFoundError" in message
+    assert f"use {instead}" in message
+
+
+@pytest.mark.parametrize(
+    ("statement", "bridge"),
+    [
+        ("from megatron.bridge.data.packing import PackedSequenceSpecs", "0.6.2"),
+        ("from megatron.bridge.data.packing_of_ours import PackedSequenceSpecs", "0.5.1"),
+        ("from our_team.specs import PackedSequenceSpecs", "0.5.1"),
+        ("from megatron.bridge.data.datasets.packed_sequence import PackedSequenceSpecs", "0.5.1"),
+        ("from megatron.bridge.data.builders.hf_dataset import HFDatasetConfig", "0.3.1"),
+        ("from megatron.bridge.data.builders import DirectHFSFTDatasetConfig", "main"),
+        ("from megatron.bridge.training.config import ConfigContainer", "0.4.2"),
+    ],
+)
+def test_an_import_that_the_release_has_is_fine(statement: str, bridge: str) -> None:
+    assert import_findings(statement, bridge) == []
+
+
+def test_a_recipe_that_only_some_releases_have_implies_one_of_them() -> None:
+    name = "gemma3_vl_4b_finetune_config"
+    choice = validate_config(None, recipe=name).bridge
+    assert choice.release in releases_with(name)
+    assert newest_release() not in releases_with(name)
+    assert f"recipe {name} does not fit 0.6.2" in choice.because
 
 
 def test_house_rules_beside_the_config_are_found(config_file: Write) -> None:

@@ -71,9 +71,12 @@ def _numbers(items: Any, name: str) -> NDArray[Any]:
     ):
         raise InputError(f"{name} holds something that is not a number")
     try:
-        return np.asarray(items, dtype=bool if items and isinstance(items[0], bool) else None)
+        found = np.asarray(items, dtype=bool if items and isinstance(items[0], bool) else None)
     except (ValueError, OverflowError) as error:
         raise InputError(f"{name} holds numbers that do not fit an array") from error
+    if found.dtype == object:
+        raise InputError(f"{name} holds numbers beyond 64 bits")
+    return found
 
 
 def integers(row: NDArray[Any], name: str) -> NDArray[np.int64]:
@@ -81,7 +84,7 @@ def integers(row: NDArray[Any], name: str) -> NDArray[np.int64]:
     if row.dtype.kind == "f":
         if not np.all(np.isfinite(row)) or np.any(row != np.floor(row)) or np.any(np.abs(row) > 2**53):
             raise InputError(f"{name} holds fractions, NaN or infinity; boundaries are whole numbers")
-    elif row.dtype.kind == "O" or (row.dtype.kind == "u" and row.size and int(row.max()) > 2**63 - 1):
+    elif row.dtype.kind == "u" and row.size and int(row.max()) > 2**63 - 1:
         raise InputError(f"{name} holds numbers beyond 63 bits")
     return np.asarray(row, dtype=np.int64)
 

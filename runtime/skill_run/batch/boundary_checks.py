@@ -49,8 +49,11 @@ def streams_have_one_length(batch: Batch, settings: Settings) -> Iterator[Fault]
 @check
 def boundaries_are_int32(batch: Batch, settings: Settings) -> Iterator[Fault]:
     """Boundary arrays are int32; with plain (sbhd) rows nobody reads them."""
+    layout = batch.raw.get("qkv_format")
+    if isinstance(layout, str) and layout == "sbhd":
+        return
     seen: set[str] = set()
-    for row in batch.rows if batch.raw.get("qkv_format") != "sbhd" else []:
+    for row in batch.rows:
         for table in (*tables(row), row.kv):
             if table is not None and table.dtype not in (None, "int32") and table.key not in seen:
                 seen.add(table.key)
@@ -352,7 +355,7 @@ def sequences_are_not_mostly_padding(batch: Batch, settings: Settings) -> Iterat
 def total_tokens_match(batch: Batch, settings: Settings) -> Iterator[Fault]:
     """total_tokens is the row's length, and hybrid models need it; the step adds it to offline packs itself."""
     value = batch.raw.get("total_tokens")
-    if isinstance(value, np.ndarray) and value.size == 1:
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "iu":
         value = int(value.reshape(-1)[0])
     row = batch.rows[0]
     whole = row.total is not None and row.tokens is not None

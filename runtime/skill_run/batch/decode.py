@@ -172,10 +172,19 @@ def _run(tokenizer: Any, ids: list[int], known: dict[int, bool], start: int, end
     first = start
     while first > 0 and start - first < _CONTEXT and known[ids[first - 1]]:
         first -= 1
-    before: str = tokenizer.decode(ids[first:start], skip_special_tokens=False) if first < start else ""
-    text: str = tokenizer.decode(ids[first:end], skip_special_tokens=False)
-    before = before.rstrip(_BROKEN)
+    before = _decode(tokenizer, ids[first:start]).rstrip(_BROKEN)
+    text = _decode(tokenizer, ids[first:end])
     if end < len(ids) and known[ids[end]]:
         # The rest of the character belongs to the next run, which shows it whole.
         text = text.rstrip(_BROKEN)
     return text.removeprefix(before)
+
+
+def _decode(tokenizer: Any, ids: list[int]) -> str:
+    if not ids:
+        return ""
+    try:
+        text: str = tokenizer.decode(ids, skip_special_tokens=False)
+    except Exception as error:  # the package raises Exception itself
+        raise InputError(f"the tokenizer cannot decode its own tokens: {error}") from error
+    return text

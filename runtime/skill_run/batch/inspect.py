@@ -237,7 +237,7 @@ def recognised(raw: dict[str, Any], run: Run) -> tuple[Batch, Run]:
 def _ranks(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
     """Return per-rank batches when the mapping is one of those, else None."""
     inner = raw.get("batches_by_rank", raw)
-    if not isinstance(inner, dict) or len(inner) < 2 or {"batch", "info"} >= set(inner):
+    if not isinstance(inner, dict) or len(inner) < 2 or "batch" in inner:
         return None
     found = {key: value for key, value in inner.items() if isinstance(value, dict)}
     return found if len(found) == len(inner) else None
@@ -333,11 +333,11 @@ def _fits(generation: str, bridge: str) -> bool:
 def _release(batch: Batch, run: Run) -> tuple[str | None, tuple[str, ...]]:
     """Return the release to judge by, None when nobody named one that can have made the batch."""
     if run.bridge is None or batch.generation == "megatron-lm":
-        return None, ()
+        return batch.release, ()
     if _fits(batch.generation, run.bridge):
         return run.bridge, ()
     if not run.asked:
-        return None, ()
+        return batch.release, ()
     return run.bridge, (
         f"the keys are those of {batch.generation}, which is not what Megatron-Bridge {run.bridge} writes",
     )

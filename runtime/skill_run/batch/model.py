@@ -71,8 +71,9 @@ class Batch:
     """A recognised batch.
 
     path and generation with `because`, a sentence; meaning: what its boundary arrays mean; rows; raw: the input
-    arrays by key; keys: the names this batch uses for tokens and max_seqlen; before_split: the rows of a DP rank before
-    they are split into micro-batches; per_rank: the token arrays are one context parallel rank's part; cp, tp, sp: as
+    arrays by key; keys: the names this batch uses for tokens and max_seqlen; release: the only one that
+    writes such a batch, None when several do; before_split: the rows of a DP rank before they are split into
+    micro-batches; per_rank: the token arrays are one context parallel rank's part; cp, tp, sp: as
     given or told by the batch, None when unknown.
     """
 
@@ -84,6 +85,7 @@ class Batch:
     raw: Mapping[str, Any]
     token_key: str = "tokens"
     max_key: str = "max_seqlen"
+    release: str | None = None
     before_split: bool = False
     per_rank: bool = False
     cp: int | None = None

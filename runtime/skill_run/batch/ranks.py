@@ -203,9 +203,11 @@ def _stream(members: list[_Held], key: str) -> NDArray[Any] | None:
 
 
 def _ramps(positions: NDArray[Any], edges: Ints) -> bool:
-    """Tell whether positions count from 0 in every sequence but the last, which may be filler."""
+    """Tell whether positions count from 0 in every sequence; the last one may be filler with 0 throughout."""
     starts = np.unique(edges[:-1])
     ramp = np.arange(positions.size, dtype=np.int64)
     ramp -= starts[np.searchsorted(starts, ramp, side="right") - 1]
     tail = int(starts[-1])
-    return bool(np.array_equal(positions[:tail], ramp[:tail]))
+    right = positions == ramp
+    right[tail:] |= positions[tail:] == 0
+    return bool(right.all())

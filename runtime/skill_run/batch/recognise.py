@@ -55,6 +55,14 @@ def recognise(
     batch.token_key = next((key for key in TOKEN_KEYS if raw.get(key) is not None), "tokens")
     batch.max_key = "max_seqlen_q" if "max_seqlen_q" in raw else "max_seqlen"
     batch.rows = _rows(raw, batch, physical_key, logical_key)
+    if (
+        generation == "<=0.5"
+        and path == "offline_packed"
+        and "token_count" in raw
+        and raw.get("attention_mask", 0) is None
+    ):
+        batch.release = "0.5.1"
+        batch.because += "; its attention_mask is None, as in 0.5 alone"
     several = len(batch.rows) > 1 and path == "offline_packed" and "token_count" in raw
     batch.before_split = several and not micro_batch
     if batch.before_split:
@@ -148,6 +156,8 @@ def _rows(raw: Mapping[str, Any], batch: Batch, physical: str | None, logical: s
     streams["tokens"] = _stream(raw, batch.token_key)
     tables = {key: _boundaries(raw, key) for key in (physical, logical, _kv_key(raw, physical)) if key is not None}
     count = max([len(rows) for rows in (*streams.values(), *tables.values()) if rows is not None] or [1])
+    if not count:
+        raise InputError("the batch has no rows: its arrays are empty")
     claimed = _claimed(raw)
     maxima = _per_row(raw, batch.max_key, count)
     counts = _per_row(raw, "token_count", count) if count == _length(raw.get("token_count")) else [None] * count

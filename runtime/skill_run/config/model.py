@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Final, Literal
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
@@ -48,6 +48,9 @@ class Unknown:
 
     reason: str
 
+
+# How the reason of a value begins that only some path of the code sets.
+CONDITION: Final = "depends on a condition"
 
 Operation = Literal["set", "override", "add", "force", "delete"]
 

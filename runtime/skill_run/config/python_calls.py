@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from skill_run.config.model import Unknown
+from skill_run.config.model import CONDITION, Unknown
 from skill_run.config.overrides import parse_override
 from skill_run.config.python_eval import Evaluator
 from skill_run.config.python_heap import (
@@ -22,7 +22,7 @@ from skill_run.config.python_heap import (
     reachable,
     targets_of,
 )
-from skill_run.config.python_objects import COMMAND_LINE, CONDITION, EndedError
+from skill_run.config.python_objects import COMMAND_LINE, EndedError
 from skill_run.config.python_snapshot import Snapshot, take_snapshot
 from skill_run.config.python_values import (
     MAX_ITEMS,

@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from skill_run.config.model import Unknown
+from skill_run.config.model import CONDITION, Unknown
 from skill_run.config.python_builtins import SPECIAL
 from skill_run.config.python_calls import Arguments, Caller, is_harmless
 from skill_run.config.python_heap import MISSING, Cell, Changes, Func, LocalClass, Obj, Scope, reachable
-from skill_run.config.python_objects import CONDITION, EndedError, LostError
+from skill_run.config.python_objects import EndedError, LostError
 from skill_run.config.python_values import Dotted, binary, is_plain
 
 MAX_CALLS: Final = 12
@@ -66,6 +66,7 @@ class Interpreter(Caller):
         self.definitions: dict[str, list[ast.AST]] = {}
         self.declared: set[str] = set()
         self._writes: dict[ast.AST, bool] = {}
+        self._bound: dict[ast.AST | None, frozenset[str]] = {}
         self.module.variables["__name__"] = "__main__"
 
     def run_module(self, tree: ast.Module) -> None:
@@ -323,10 +324,18 @@ class Interpreter(Caller):
     def _nonlocal(self, node: ast.Nonlocal, scope: Scope) -> Flow:
         for name in node.names:
             owner = scope.parent
-            while owner is not None and name not in owner.variables:
+            while owner is not None and name not in owner.variables and name not in self._names_bound(owner.function):
                 owner = owner.parent
             scope.elsewhere[name] = owner or self.module
         return None
+
+    def _names_bound(self, node: ast.AST | None) -> frozenset[str]:
+        """Return the names that a function's own statements bind, whether or not they have run."""
+        if node not in self._bound:
+            parts = _own_nodes(node) if node is not None else []
+            names = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+            self._bound[node] = frozenset(names)
+        return self._bound[node]
 
     # Loops
 
@@ -387,6 +396,7 @@ class Interpreter(Caller):
         if self.depth >= MAX_CALLS or (isinstance(body, list) and _is_generator(function)):
             return self._not_followed(function, arguments)
         scope = self.heap.scope(function.scope)
+        scope.function = function.node
         self._bind_parameters(function, arguments, scope, own)
         self.depth += 1
         try:

@@ -99,9 +99,12 @@ class OneOf:
 
 
 class Scope:
-    """Variables of a module, function or comprehension. elsewhere: names declared global or nonlocal."""
+    """Variables of a module, function or comprehension.
 
-    __slots__ = ("elsewhere", "is_comprehension", "parent", "serial", "variables")
+    elsewhere: names declared global or nonlocal. function: the node of the function that the scope is one call of.
+    """
+
+    __slots__ = ("elsewhere", "function", "is_comprehension", "parent", "serial", "variables")
 
     def __init__(self, serial: int, parent: Scope | None = None, is_comprehension: bool = False) -> None:
         self.serial = serial
@@ -109,6 +112,7 @@ class Scope:
         self.is_comprehension = is_comprehension
         self.variables: dict[str, Any] = {}
         self.elsewhere: dict[str, Scope] = {}
+        self.function: ast.AST | None = None
 
     def find(self, name: str) -> Any:
         scope: Scope | None = self

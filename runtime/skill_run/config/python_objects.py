@@ -19,12 +19,11 @@ from skill_run.config.python_heap import (
 )
 from skill_run.config.python_values import MAX_ITEMS, Dotted, PathText, attribute_of_name, is_plain, path_attribute
 
-MAX_STEPS: Final = 300_000
+MAX_STEPS: Final = 150_000
 MAX_PLAIN_DEPTH: Final = 32
 
 COMMAND_LINE: Final = "comes from the command line"
 # Starts every reason of a value that is set in one branch of the script and not in another.
-CONDITION: Final = "depends on a condition"
 
 
 class EndedError(Exception):

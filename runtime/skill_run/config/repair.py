@@ -16,34 +16,40 @@ _SCRIPT = "run_recipe.py"
 
 
 def apply_launcher_repairs(config: Config, sources: Sequence[Source]) -> None:
-    """Apply the repairs of `run_recipe.py` when the input is a command line that starts it (0.6 and later)."""
+    """Apply the repairs of `run_recipe.py` when the input is a command line that starts it.
+
+    From 0.4 on the model takes the dataset's sequence length; from 0.6 on the loss settings of fine-tuning with context
+    parallelism and the alignment of offline packs follow too.
+    """
     scripts = [source.script for source in sources if source.script]
-    if not any(script.rpartition("/")[2] == _SCRIPT for script in scripts) or not matches(">=0.6.dev0", config.version):
+    if not any(script.rpartition("/")[2] == _SCRIPT for script in scripts):
         return
     length = config.get("dataset.seq_length")
-    if length.state is State.SET and length.value is not None:
+    if matches(">=0.4", config.version) and length.state is State.SET and length.value is not None:
         _put(config, "model.seq_length", length.value)
-    cp = config.get("model.context_parallel_size")
-    classes = by_version(index()["dataset_classes"]["sft"], config.version) or []
-    if (
-        cp.state is State.UNKNOWN
-        or not isinstance(cp.value, int)
-        or cp.value <= 1
-        or config.dataset_type not in classes
-    ):
+    if not matches(">=0.6.dev0", config.version):
         return
-    _put(config, "model.calculate_per_token_loss", True)
-    _put(config, "ddp.average_in_collective", False)
     if config.get("dataset.enable_offline_packing").value is True:
-        _align_packs(config, cp.value)
+        _align_packs(config, length)
+    cp = config.get("model.context_parallel_size").value
+    classes = by_version(index()["dataset_classes"]["sft"], config.version) or []
+    if isinstance(cp, int) and cp > 1 and config.dataset_type in classes:
+        _put(config, "model.calculate_per_token_loss", True)
+        _put(config, "ddp.average_in_collective", False)
 
 
-def _align_packs(config: Config, cp: int) -> None:
-    name = "dataset.offline_packing_specs.pad_seq_to_mult"
-    held = config.get(name).value
+def _align_packs(config: Config, length: Value) -> None:
+    specs = "dataset.offline_packing_specs"
+    if length.state is State.SET and length.value is not None:
+        _put(config, f"{specs}.packed_sequence_size", length.value)
+    cp = config.get("model.context_parallel_size").value
+    if not isinstance(cp, int):
+        return
+    held = config.get(f"{specs}.pad_seq_to_mult").value
     tp, sp = config.get("model.tensor_model_parallel_size").value, config.get("model.sequence_parallel").value
     shards = cp * tp if isinstance(tp, int) and tp > 1 and sp is True else 1
-    _put(config, name, math.lcm(held if isinstance(held, int) and held > 0 else 1, 2 * cp, shards))
+    chunks = 2 * cp if cp > 1 else 1
+    _put(config, f"{specs}.pad_seq_to_mult", math.lcm(held if isinstance(held, int) and held > 0 else 1, chunks, shards))
 
 
 def _put(config: Config, name: str, value: Plain) -> None:

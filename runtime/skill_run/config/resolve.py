@@ -10,7 +10,7 @@ from skill_run.bridge import names
 from skill_run.bridge.families import family_of, provider_sets
 from skill_run.bridge.recipes import Recipe
 from skill_run.bridge.release import NO_DEFAULT, Release, by_version, default_of, index, load_release
-from skill_run.config.model import NOWHERE, Assignment, Plain, Remark, Source, State, Unknown, Value
+from skill_run.config.model import CONDITION, NOWHERE, Assignment, Plain, Remark, Source, State, Unknown, Value
 from skill_run.config.typing import INT64, check_value, shown
 from skill_run.errors import InputError
 from skill_run.report.finding import BridgeChoice
@@ -146,9 +146,14 @@ def evidence_names(sources: Iterable[Source]) -> tuple[list[str], str | None]:
                 dataset_type = _class_name(assignment.value) or dataset_type
             elif assignment.path == "dataset" and isinstance(assignment.value, dict):
                 dataset_type = _class_name(assignment.value.get("_target_")) or dataset_type
-            elif "." in assignment.path and not assignment.path.endswith("._target_"):
+            elif "." in assignment.path and not assignment.path.endswith("._target_") and not conditional(assignment):
                 found.append(assignment.path)
     return found, dataset_type
+
+
+def conditional(assignment: Assignment) -> bool:
+    """Tell whether only some path of the user's code makes this assignment."""
+    return isinstance(assignment.value, Unknown) and assignment.value.reason.startswith(CONDITION)
 
 
 def resolve(
@@ -225,6 +230,9 @@ class _Resolver:
         for source in self.sources:
             self.take_environment(source)
             for assignment in source.assignments:
+                if assignment.value == {} and source.form == "python":
+                    # In code a mapping is replaced, in a file it is merged.
+                    self.forget(self.canonical(assignment.path))
                 self.apply(assignment)
             config.remarks.extend(source.remarks)
         if config.dataset_type is not None and "dataset.type" not in config.values:
@@ -395,6 +403,9 @@ class _Resolver:
                 self.config.values[path] = self.value_of(assignment)
                 return
             own_name = names.to_written(path, self.release.version) == path
+            if conditional(assignment):
+                # A branch for another release: nothing says that it runs on this one.
+                return
             if path not in index()["fields_read_on_any_dataset"] or not own_name:
                 self.unknown.setdefault(path, []).append(assignment)
                 return

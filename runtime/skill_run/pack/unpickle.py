@@ -93,6 +93,7 @@ class _Array:
 
 _TRUE: Final = 0x88
 _FALSE: Final = 0x89
+_FRAME: Final = b"\x95"
 _SIZES: Final = np.zeros(256, dtype=np.int64)
 _SIZES[[ord("K"), ord("M"), ord("J")]] = (2, 3, 5)
 
@@ -273,15 +274,19 @@ class Machine:
             return None, at
         found: list[NDArray[Any]] = []
         count = 0
-        taken = _WINDOW
-        # Where less than one step of a window is left, it may only have been cut.
-        while taken and taken + step > _WINDOW:
+        while True:
             window = np.frombuffer(self._data[at : at + _WINDOW], np.uint8)
             numbers, taken = decode(window)
             found.append(numbers)
             count += numbers.size
             at += taken
             self._check_size(count)
+            # Where less than one step of a window is left, it may only have been cut; a frame may start anywhere.
+            cut = taken and taken + step > _WINDOW
+            if self._data[at : at + 1] == _FRAME:
+                at += 9
+            elif not cut:
+                break
         return np.concatenate(found), at
 
     def _check_size(self, tokens: int) -> None:
@@ -493,7 +498,7 @@ _CALLS: Final[dict[str, Callable[[Machine, tuple[Any, ...]], Any]]] = {
 _STOP: Final = ord(".")
 _STEPS: Final[dict[int, Callable[[Machine], None]]] = {
     0x80: Machine.protocol,
-    0x95: lambda machine: machine.skip(8),
+    _FRAME[0]: lambda machine: machine.skip(8),
     ord("K"): lambda machine: machine.push(machine._number("<B")),
     ord("M"): lambda machine: machine.push(machine._number("<H")),
     ord("J"): lambda machine: machine.push(machine._number("<i")),

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from skill_run import __version__
+from skill_run.report.cut_map import cut_window
 from skill_run.report.finding import SEVERITIES, Finding
-from skill_run.report.html_lanes import Frame, cut_frame, cut_lanes, legend_swatch, row_lane
+from skill_run.report.html_lanes import Frame, cut_lanes, legend_swatch, row_lane
 from skill_run.report.inspected import (
     balance_sentence,
     cut_sentence,
@@ -29,7 +30,7 @@ from skill_run.report.inspected import (
     reason,
     statistics,
 )
-from skill_run.report.pack_map import MapRow, map_rows, windows
+from skill_run.report.pack_map import COLOURS, MapRow, map_rows, windows
 from skill_run.report.safe import flow, printable
 from skill_run.report.wording import count, counts, explain_command, fixes, short, upstream_notice
 
@@ -54,7 +55,7 @@ def render_html(report: InspectionReport, *, tokenizer: str | Path | None = None
     tokenizer: folder with tokenizer.json, to show the text of the first sequences. Raises InputError for an unreadable
     tokenizer, MissingError when the package for decoding is not installed.
     """
-    style, script = _resource("inspection.css"), _resource("inspection.js")
+    style, script = _palette() + _resource("inspection.css"), _resource("inspection.js")
     parts = {
         "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; "
         "form-action 'none'",
@@ -71,6 +72,10 @@ def render_html(report: InspectionReport, *, tokenizer: str | Path | None = None
 
 def _resource(name: str) -> str:
     return (files("skill_run.report") / name).read_text("utf-8")
+
+
+def _palette() -> str:
+    return f":root {{ {' '.join(f'--s{at}: {colour};' for at, colour in enumerate(COLOURS))} }}\n"
 
 
 def _digest(text: str) -> str:
@@ -162,16 +167,19 @@ def _map(rows: Sequence[MapRow]) -> Iterator[str]:
     span = max(end - start for _, (start, end) in parts)
     yield '<section aria-labelledby="map"><h2 id="map">Pack map</h2>'
     yield _legend(shown)
-    yield '<p class="quiet">Point at a sequence for its numbers, or reach the map with Tab and move with the arrow keys. '
-    yield "Escape hides the numbers. The table below holds them too.</p>"
-    dense = " dense" if len(parts) > _DENSE_LANES else ""
-    yield f'<div role="grid" aria-label="Pack map" class="map{dense}">'
+    yield '<p class="quiet">Point at one for its numbers, or reach the map with Tab and move with the arrow keys;'
+    yield " Escape hides the numbers. The table below holds them too.</p>"
+    yield f'<div role="grid" aria-label="Pack map" class="map{_dense(len(parts))}">'
     for row, (start, end) in parts:
         yield row_lane(row, Frame(start, end, span), fair)
     yield f"</div>{_scale(0, span)}"
     if len(rows) > len(shown):
         yield f"<p>{count(len(rows) - len(shown), 'more row')} not drawn.</p>"
     yield "</section>"
+
+
+def _dense(lanes: int) -> str:
+    return " dense" if lanes > _DENSE_LANES else ""
 
 
 def _scale(start: int, end: int) -> str:
@@ -232,12 +240,12 @@ def _preview(report: InspectionReport, rows: Sequence[MapRow]) -> Iterator[str]:
     yield '<section aria-labelledby="cut"><h2 id="cut">Context parallel preview</h2>'
     yield f"<p>{_text(cut_sentence(report))} {_text(balance_sentence(cut))}</p>"
     if rows:
-        frame = cut_frame(cut, rows[0])
-        if frame.window != (0, rows[0].total):
-            yield f'<p class="quiet">Drawn are the tokens from {number(frame.start)} to {number(frame.end)}.</p>'
-        yield '<div role="grid" aria-label="Tokens of each rank" class="map">'
-        yield from cut_lanes(cut, rows[0], frame, _RANKS)
-        yield f"</div>{_scale(frame.start, frame.end)}"
+        start, end = cut_window(cut, rows[0])
+        if (start, end) != (0, rows[0].total):
+            yield f'<p class="quiet">Drawn are the tokens from {number(start)} to {number(end)}.</p>'
+        yield f'<div role="grid" aria-label="Tokens of each rank" class="map{_dense(min(cut.size, _RANKS))}">'
+        yield from cut_lanes(cut, rows[0], Frame(start, end, end - start), _RANKS)
+        yield f"</div>{_scale(start, end)}"
     head, *lines = rank_table(cut)
     yield _table(head, lines[:_RANKS], "Tokens and work of each rank")
     if cut.size > _RANKS:

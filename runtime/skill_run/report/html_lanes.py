@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from skill_run.report.pack_map import MapRow, coarse, covered, true_runs, union
+from skill_run.report.cut_map import CutPart, rank_parts, token_runs
+from skill_run.report.pack_map import COLOURS, MapRow, coarse, covered, true_runs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_COLOURS: Final = 6
 _OVERLAY: Final = 400
 _TICKS: Final = 150
+_BUSY: Final = 24
 _PARTS: Final = 2000
-_CUT_SEQUENCES: Final = 12
-_CUT_BEFORE: Final = 2
 _STRETCH: Final = 10_000
 # Ticks reach above and below the bar.
 _TOP, _HEIGHT = "12%", "76%"
@@ -60,10 +58,10 @@ class Frame:
         return f"{round(100 * tokens / self.span, 3):g}%"
 
 
-def lane(name: str, content: str) -> str:
-    """Return one lane of a grid; name and content are markup."""
+def lane(name: str, content: str, *, busy: bool = False) -> str:
+    """Return one lane of a grid; name and content are markup; busy: its ticks are left out on narrow screens."""
     head = f'<span role="rowheader" class="name">{name}</span>'
-    return f'<div role="row" class="lane">{head}<svg role="none">{content}</svg></div>'
+    return f'<div role="row" class="lane{" busy" if busy else ""}">{head}<svg role="none">{content}</svg></div>'
 
 
 def legend_swatch(name: str) -> str:
@@ -100,7 +98,7 @@ def row_lane(row: MapRow, frame: Frame, limit: int) -> str:
     parts.append(_stretched("faulty", frame, coarse(row.faulty, frame.window, _OVERLAY, any_token=True)))
     parts += _ticks(row, frame, inside[:limit])
     name = f"row {row.index}" if frame.window == (0, row.total) else f"from {frame.start}"
-    return lane(name, "".join(parts))
+    return lane(name, "".join(parts), busy=len(inside) > _BUSY)
 
 
 def _without_loss(row: MapRow) -> Ints:
@@ -116,7 +114,7 @@ def _without_loss(row: MapRow) -> Ints:
 
 
 def _colour(row: MapRow, at: int) -> str:
-    return "filler" if row.starts[at] >= row.filler else f"s{int(row.numbers[at]) % _COLOURS}"
+    return "filler" if row.starts[at] >= row.filler else f"s{int(row.numbers[at]) % len(COLOURS)}"
 
 
 def _cell(look: str, frame: Frame, start: int, end: int, said: str) -> str:
@@ -154,82 +152,19 @@ def _tick(look: str, frame: Frame, edge: int) -> str:
     return f'<line class="{look}" x1="{at}" x2="{at}" y1="0" y2="100%"/>'
 
 
-def cut_frame(cut: Partition, row: MapRow) -> Frame:
-    """Return the part of the row to draw: a few sequences, from shortly before the first fault if there is one."""
-    import numpy as np
-
-    faults = np.concatenate([cut.duplicated, cut.lost])
-    fault = int(faults.min()) if faults.size else 0
-    edges = np.unique(row.starts)
-    first = max(0, int(np.searchsorted(edges, fault, side="right")) - 1 - _CUT_BEFORE)
-    start = int(edges[first]) if first and edges.size else 0
-    end = int(edges[first + _CUT_SEQUENCES]) if first + _CUT_SEQUENCES < edges.size else row.total
-    return Frame(start, end, end - start)
-
-
 def cut_lanes(cut: Partition, row: MapRow, frame: Frame, limit: int) -> Iterator[str]:
-    """Yield a lane for each of the first `limit` ranks, then one for tokens held more than once and one for lost ones."""
+    """Yield a lane for each of the first `limit` ranks, then for tokens held more than once, then for lost ones."""
     fair = max(1, _PARTS // min(cut.size, limit))
     for rank, indices in enumerate(cut.indices[:limit]):
-        parts = [
-            _cell(_part_colour(row, start), frame, start, end, _part(cut.size, rank, row, start, end))
-            for start, end in _parts(indices, row, frame, fair)
-        ]
-        yield lane(f"rank {rank}", "".join(parts))
+        parts = rank_parts(indices, row, frame.window, fair)
+        yield lane(f"rank {rank}", "".join(_part(row, frame, part, cut.size, rank) for part in parts))
     for look, said, tokens in (("twice", "held more than once", cut.duplicated), ("lost", "on no rank", cut.lost)):
         if tokens.size:
-            runs = coarse(_runs_of(tokens), frame.window, _OVERLAY, any_token=True).tolist()
-            yield lane(
-                look, "".join(_cell(look, frame, start, end, f"{said}: from {start}, to {end}") for start, end in runs)
-            )
+            runs = coarse(token_runs(tokens), frame.window, _OVERLAY, any_token=True).tolist()
+            shown = (_cell(look, frame, start, end, f"{said}: from {start}, to {end}") for start, end in runs)
+            yield lane(look, "".join(shown))
 
 
-def _runs_of(indices: Ints) -> Ints:
-    """Return token indices as runs."""
-    import numpy as np
-
-    kept = np.unique(indices)
-    return union(np.stack([kept, kept + 1], axis=1))
-
-
-def _parts(indices: Ints, row: MapRow, frame: Frame, limit: int) -> list[list[int]]:
-    """Return the runs of tokens that a rank holds inside the frame, cut where a sequence begins."""
-    import numpy as np
-
-    runs = coarse(
-        _runs_of(indices[(indices >= frame.start) & (indices < frame.end)]), frame.window, limit, any_token=True
-    )
-    found: list[list[int]] = []
-    for start, end in runs.tolist():
-        inner = row.starts[(row.starts > start) & (row.starts < end)]
-        edges = [start, *np.unique(inner).tolist(), end]
-        found += [[first, last] for first, last in pairwise(edges)]
-    return found
-
-
-def _owner(row: MapRow, token: int) -> int | None:
-    import numpy as np
-
-    inside = np.flatnonzero((row.starts <= token) & (token < row.ends))
-    return int(inside[0]) if inside.size else None
-
-
-def _part_colour(row: MapRow, start: int) -> str:
-    owner = _owner(row, start)
-    return "rest" if owner is None else _colour(row, owner)
-
-
-def _part(size: int, rank: int, row: MapRow, start: int, end: int) -> str:
-    """Say which tokens a part holds, and which chunks of its sequence they are."""
-    said = f"rank {rank}: tokens {start} to {end - 1}"
-    owner = _owner(row, start)
-    if owner is None:
-        return said
-    first, length = int(row.starts[owner]), int(row.ends[owner] - row.starts[owner])
-    said += f", sequence {row.numbers[owner]}"
-    if length % (2 * size) == 0:
-        chunk = length // (2 * size)
-        low, high = (start - first) // chunk, (end - first - 1) // chunk
-        chunks = f"chunk {low}" if low == high else f"chunks {low} to {high}"
-        said += f", {chunks} of {2 * size}"
-    return said
+def _part(row: MapRow, frame: Frame, part: CutPart, size: int, rank: int) -> str:
+    look = "rest" if part.owner is None else _colour(row, part.owner)
+    return _cell(look, frame, part.start, part.end, part.label(row, size, rank))

@@ -131,7 +131,11 @@ def length_histogram(rows: Sequence[MapRow]) -> list[tuple[str, int]]:
     step = _round_step(int(lengths.max()) + 1)
     counts = np.bincount(lengths // step)
     shortest = int(lengths.min()) // step
-    return [(f"{step * at}-{step * (at + 1) - 1}", int(counts[at])) for at in range(shortest, counts.size)]
+    return [(_range(step * at, step), int(counts[at])) for at in range(shortest, counts.size)]
+
+
+def _range(start: int, step: int) -> str:
+    return str(start) if step == 1 else f"{start}-{start + step - 1}"
 
 
 def _round_step(span: int) -> int:
@@ -165,7 +169,7 @@ def balance_sentence(cut: Partition) -> str:
 
 
 def rank_table(cut: Partition) -> list[tuple[str, ...]]:
-    """Return a heading and a line for each rank: tokens, trained tokens, work (attention pairs), its share of the mean."""
+    """Return a heading and a line for each rank: tokens, trained ones, work in attention pairs and of the mean."""
     mean = sum(cut.work) / len(cut.work)
     lines: list[tuple[str, ...]] = [("rank", "tokens", "trained", "work", "of mean")]
     for rank, indices in enumerate(cut.indices):

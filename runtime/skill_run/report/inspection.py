@@ -22,7 +22,7 @@ from skill_run.report.inspected import (
 from skill_run.report.layout import INDENT, Line, Piece, findings_lines, set_lines, whole, words, worst_style
 from skill_run.report.pack_map import MapRow, cells, map_rows, windows
 from skill_run.report.render import FORMATS
-from skill_run.report.safe import flow, strict
+from skill_run.report.safe import flow, printable, strict
 from skill_run.report.wording import count, counts, short
 
 if TYPE_CHECKING:
@@ -250,6 +250,6 @@ def _text(decoded: DecodedText) -> Iterator[Line]:
     for sequence in decoded.sequences:
         said = "".join(f"[[{piece.text}]]" if piece.trained else piece.text for piece in sequence.pieces)
         end = f" ({count(sequence.left_out, 'more token')})" if sequence.left_out else ""
-        yield Line(words(f"row {sequence.row}, sequence {sequence.number}: {flow(said)}{end}"), INDENT, INDENT)
+        yield Line(words(f"row {sequence.row}, sequence {sequence.number}: {printable(said)}{end}"), INDENT, INDENT)
     if decoded.left_out:
         yield Line(words(f"{count(decoded.left_out, 'more sequence')} not shown"), INDENT)

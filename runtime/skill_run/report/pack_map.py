@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _MOST_TOKENS: Final = 2**53
 _FEW_ROWS: Final = 4
 _MOST_PARTS: Final = 8
+# Okabe and Ito's colours for every kind of sight, those that neighbours tell apart best first; they repeat.
+COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def _take(report: ValidationReport, config: Config, plan: _Plan, semantic: bool)
             held = config.get(_canonical(path, config))
             old = held.value if held.state is State.SET else None
             taken.add(path)
-            if old == value and type(old) is type(value):
+            if held.state is State.SET and old == value and type(old) is type(value):
                 continue
             first = plan.changes.get(path)
             plan.sets[path] = value
