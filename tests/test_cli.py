@@ -492,7 +492,7 @@ def test_colours_are_for_terminals_and_no_color_turns_them_off(write: Write, env
     coloured = on_terminal(environment, "validate", path)
     plain = on_terminal({**environment, "NO_COLOR": "1"}, "validate", path)
     assert b"\x1b[" in coloured
-    assert plain.startswith(b"Checked ")
+    assert plain.startswith(b"Checked")
     assert b"\x1b[" not in plain
     assert b"\x1b[" in on_terminal({**environment, "NO_COLOR": ""}, "validate", path)
 

@@ -10,10 +10,16 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from skill_run.batch.inspect import InspectionReport, inspect_batch
+from skill_run.report.finding import Finding
+from skill_run.report.html import render_html
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -91,13 +97,13 @@ class Browser:
 
     def wait_for(self, method: str) -> dict[str, Any]:
         """Return the first event of a kind, past or coming."""
-        at = 0
+        for event in self.events:
+            if event.get("method") == method:
+                return event
         while True:
-            for at in range(at, len(self.events)):
-                if self.events[at].get("method") == method:
-                    return self.events[at]
-            at = len(self.events)
             self.events.append(self._read())
+            if self.events[-1].get("method") == method:
+                return self.events[-1]
 
     def _read(self) -> dict[str, Any]:
         deadline = time.monotonic() + ANSWER_SECONDS
@@ -184,3 +190,250 @@ class Page:
 
     def close(self) -> None:
         self.browser.send("Target.closeTarget", targetId=self.target)
+
+
+HOSTILE = (
+    "</title></script><script>alert(1)</script><img src=https://example.org/x onerror=alert(2)>\"' onload='alert(3)"
+)
+# Of each text on the page: how far it stands out from what is behind it, as WCAG 2 reckons it.
+CONTRAST = """
+(() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const found = parts(getComputedStyle(at).backgroundColor);
+      if (found.length < 4 || found[3] > 0) return found;
+    }
+    return null;
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("main *")) {
+    if (![...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+    if (!element.getClientRects().length) continue;
+    const [first, second] = [light(parts(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
+    found.push([(first + 0.05) / (second + 0.05), element.tagName + " " + element.className]);
+  }
+  return found;
+})()
+"""
+Open = Callable[..., Page]
+Pack = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        why_not = install_browser()
+        if why_not:
+            pytest.skip(f"the page is not looked at in a browser: {why_not}")
+        program = find_browser()
+    assert program is not None
+    found = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Return a function that opens the page of a report."""
+    pages: list[Page] = []
+
+    def open_report(report: InspectionReport, width: int = 1440, scheme: str = "light") -> Page:
+        file = tmp_path / "report.html"
+        file.write_text(render_html(report), "ascii")
+        pages.append(Page(browser, file, width, scheme))
+        return pages[-1]
+
+    yield open_report
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def clean(pack: Pack) -> InspectionReport:
+    return inspect_batch(pack([300, 700, 500, 1100], multiple=4, total=3072), cp=2)
+
+
+@pytest.fixture(scope="module")
+def broken(pack: Pack) -> InspectionReport:
+    batch = pack([301, 700, 500, 1100], multiple=4, total=3072)
+    batch["loss_mask"][0, 302:304] = 1
+    batch["cu_seqlens_q_padded"][0, 3] = 950
+    return inspect_batch(batch, cp=2)
+
+
+@pytest.fixture(scope="module")
+def dataset() -> InspectionReport:
+    statistics = {
+        "packs": 1200,
+        "fill": 0.9731,
+        "columns": {"input_ids": "list<int64>", "loss_mask": "list<int8>"},
+        "length_histogram": {"1-127": 120, "128-255": 140, "256-511": 90},
+    }
+    finding = Finding("dataset-x", "warning", "A title", "A message.", ("input_ids",), "never")
+    return InspectionReport(
+        "packed/" + "a" * 120 + ".parquet", "packed_dataset", ">=0.6", "because", "meaning", 9_830_400, 1200, (),
+        (finding,), statistics=statistics,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hostile(clean: InspectionReport) -> InspectionReport:
+    finding = Finding(HOSTILE, "error", HOSTILE, HOSTILE, (HOSTILE,), "never", evidence=({HOSTILE: HOSTILE},))
+    text = HOSTILE + "x" * 190
+    return replace(
+        clean, source=text, because=text, meaning=text, findings=(finding,), notes=(text,),
+        statistics={text: text, "table": {text: [text]}, "a_histogram": {text: 3}},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1440])
+@pytest.mark.parametrize("name", ["clean", "broken", "dataset", "hostile"])
+def test_the_page_loads_without_complaint_and_fits_the_screen(
+    name: str, width: int, scheme: str, open_page: Open, request: pytest.FixtureRequest
+) -> None:
+    report = request.getfixturevalue(name)
+    page = open_page(report, width, scheme)
+    page.evaluate("for (const element of document.querySelectorAll('details')) element.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.complaints() == []
+    assert page.requests() == [page.evaluate("location.href")]
+    shown = page.evaluate("document.body.innerText")
+    for finding in report.findings:
+        assert finding.rule in shown
+    contrasts = page.evaluate(CONTRAST)
+    assert len(contrasts) > 10
+    assert min(contrasts)[0] >= 4.5, min(contrasts)
+
+
+def test_light_and_dark_differ(open_page: Open, clean: InspectionReport) -> None:
+    colours = {
+        scheme: open_page(clean, 375, scheme).evaluate("getComputedStyle(document.body).backgroundColor")
+        for scheme in ("light", "dark")
+    }
+    assert colours["light"] != colours["dark"]
+
+
+@pytest.mark.parametrize("width", [375, 1440])
+def test_pointing_at_a_sequence_shows_its_numbers(width: int, open_page: Open, broken: InspectionReport) -> None:
+    page = open_page(broken, width)
+    assert page.tip() is None
+    page.point_at("[role=gridcell][aria-label*='sequence 1:']")
+    assert page.tip() == ["row 0, sequence 1", "start 304", "end 1004", "logical 700", "physical 700", "trained 350"]
+    page.point_at("h1")
+    assert page.tip() is None
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("width", [375, 1440])
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_the_numbers_stay_on_the_screen(width: int, which: str, open_page: Open, clean: InspectionReport) -> None:
+    page = open_page(clean, width)
+    selector = "[role=gridcell]:first-of-type" if which == "first" else "[role=gridcell][aria-label*=filler]"
+    page.point_at(selector)
+    box = page.evaluate("document.getElementById('tip').getBoundingClientRect().toJSON()")
+    assert box["left"] >= 0
+    assert box["right"] <= width
+    assert 0 <= box["top"] < box["bottom"] <= 900
+
+
+def test_the_map_is_one_tab_stop_with_arrow_keys_inside(open_page: Open, clean: InspectionReport) -> None:
+    page = open_page(clean)
+    page.press("Tab")
+    assert page.tip() is not None
+    assert page.tip()[0] == "row 0, sequence 0"
+    page.press("ArrowRight")
+    assert page.tip()[0] == "row 0, sequence 1"
+    page.press("End")
+    assert page.tip()[0] == "row 0, tail filler"
+    page.press("ArrowLeft")
+    assert page.tip()[0] == "row 0, sequence 3"
+    page.press("Escape")
+    assert page.tip() is None
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    page.press("Tab")
+    assert page.tip()[0] == "rank 0"
+    page.press("ArrowDown")
+    assert page.tip()[0] == "rank 1"
+    assert page.complaints() == []
+
+
+def test_what_has_the_keyboard_can_be_seen(open_page: Open, clean: InspectionReport) -> None:
+    page = open_page(clean)
+    width = "parseFloat(getComputedStyle(document.querySelector('[role=gridcell]')).strokeWidth)"
+    before = page.evaluate(f"{width} + ' ' + getComputedStyle(document.querySelector('[role=gridcell]')).stroke")
+    page.press("Tab")
+    after = page.evaluate(f"{width} + ' ' + getComputedStyle(document.querySelector('[role=gridcell]')).stroke")
+    assert before != after
+    assert page.evaluate(width) >= 3
+
+
+def test_screen_readers_are_told_what_the_picture_shows(open_page: Open, broken: InspectionReport) -> None:
+    page = open_page(broken)
+    page.evaluate("for (const element of document.querySelectorAll('details')) element.open = true")
+    page.send("Accessibility.enable")
+    nodes = page.send("Accessibility.getFullAXTree")["nodes"]
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
+    ]
+    assert ("grid", "Pack map") in named
+    assert ("grid", "Tokens of each rank") in named
+    assert ("region", "Sequences") in named
+    cells = [name for role, name in named if role in ("gridcell", "cell")]
+    assert "row 0, sequence 1: start 304, end 1004, logical 700, physical 700, trained 350" in cells
+    assert "700" in cells
+    headings = [name for role, name in named if role == "heading"]
+    assert {"Findings", "Pack map", "Context parallel preview", "Logical lengths"} <= set(headings)
+    parents = {child: node for node in nodes for child in node.get("childIds", [])}
+    for node in nodes:
+        if node["role"]["value"] == "gridcell":
+            above = parents[node["nodeId"]]
+            while above.get("ignored"):
+                above = parents[above["nodeId"]]
+            assert above["role"]["value"] == "row"
+
+
+def test_hostile_text_runs_nothing(open_page: Open, hostile: InspectionReport) -> None:
+    page = open_page(hostile)
+    assert page.evaluate("document.scripts.length") == 1
+    assert page.evaluate("document.images.length") == 0
+    assert HOSTILE in page.evaluate("document.body.innerText")
+    assert not [event for event in page.browser.events if event.get("method") == "Page.javascriptDialogOpening"]
+
+
+def test_the_policy_stops_a_script_that_is_not_the_pages_own(open_page: Open, clean: InspectionReport) -> None:
+    page = open_page(clean)
+    page.evaluate(
+        "const script = document.createElement('script'); script.textContent = 'window.ran = 1';"
+        " document.body.append(script)"
+    )
+    assert page.evaluate("window.ran") is None
+    assert any("Content Security Policy" in complaint for complaint in page.complaints())
+
+
+def test_a_wide_table_scrolls_inside_its_frame(open_page: Open, hostile: InspectionReport) -> None:
+    page = open_page(hostile, 375)
+    frames = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].map((e) => [e.scrollWidth > e.clientWidth, e.tabIndex])"
+    )
+    assert [True, 0] in frames
+
+
+def test_a_batch_of_many_rows_stays_light(open_page: Open, pack: Pack) -> None:
+    rows = [pack([40 + 8 * at for at in range(20)], multiple=8, total=4096) for _ in range(100)]
+    joined = {
+        key: sum((row[key] for row in rows), []) if key == "token_count" else np.concatenate([row[key] for row in rows])
+        for key in rows[0]
+    }
+    page = open_page(inspect_batch(joined), 375)
+    assert page.evaluate("document.querySelectorAll('[role=row]').length") == 100
+    assert page.evaluate("document.querySelectorAll('*').length") < 20_000
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.point_at("[role=gridcell][aria-label^='row 99, sequence 19:']")
+    assert page.tip()[0] == "row 99, sequence 19"

@@ -35,16 +35,23 @@ def schema() -> Draft202012Validator:
     registry: Any = Registry().with_resources(
         (name, Resource.from_contents(contents)) for name, contents in known.items()
     )
-    return Draft202012Validator(
-        json.loads((folder / "inspection.schema.json").read_text("utf-8")), registry=registry
-    )
+    return Draft202012Validator(json.loads((folder / "inspection.schema.json").read_text("utf-8")), registry=registry)
 
 
 @pytest.fixture(scope="session")
 def hostile(pack: Pack) -> InspectionReport:
     """Return a report with nasty text wherever text can be."""
     finding = Finding(
-        NASTY, "error", NASTY, NASTY, (NASTY,), "never", NASTY, fix={NASTY: NASTY}, evidence=({NASTY: NASTY},), docs=NASTY
+        NASTY,
+        "error",
+        NASTY,
+        NASTY,
+        (NASTY,),
+        "never",
+        NASTY,
+        fix={NASTY: NASTY},
+        evidence=({NASTY: NASTY},),
+        docs=NASTY,
     )
     return replace(
         inspect_batch(pack([8, 8]), cp=2),
@@ -162,10 +169,15 @@ def test_statistics_of_a_dataset_are_values_tables_and_bars() -> None:
     assert "tokens 1 000 000, rows 20\n" in text
     assert "\n  fill  0.97\n" in text
     assert "\ncolumns\n  input ids  list<int64>\n" in text
-    assert "\nlength histogram\n    1-9  4  ########################################\n  10-19  2  ####################\n" in text
+    assert (
+        "\nlength histogram\n    1-9  4  ########################################\n  10-19  2  ####################\n"
+        in text
+    )
 
 
-def test_real_batches_render_in_every_form(samples: dict[str, Any], inspected: Inspect, schema: Any, well_formed: Check) -> None:
+def test_real_batches_render_in_every_form(
+    samples: dict[str, Any], inspected: Inspect, schema: Any, well_formed: Check
+) -> None:
     for name in samples:
         report = inspected(name, cp=2)
         text = render_inspection(report, "text", verbose=True)
@@ -204,7 +216,9 @@ def test_findings_reach_the_forms_for_other_programs(pack: Pack, well_formed: Ch
     location = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert location == {"uri": "batch.npz", "uriBaseId": "%SRCROOT%"}
     assert run["properties"]["summary"]["corruption"] == 1
-    assert not any("validate" in note["message"]["text"] for note in run["invocations"][0]["toolExecutionNotifications"])
+    assert not any(
+        "validate" in note["message"]["text"] for note in run["invocations"][0]["toolExecutionNotifications"]
+    )
     (command,) = well_formed["github"](render_inspection(report, "github"))
     assert command[0] == "error"
     assert command[1]["file"] == str(file)

@@ -199,9 +199,7 @@ def test_a_dataset_without_sequences_has_nothing_to_draw() -> None:
     multiple=st.sampled_from([1, 2, 4]),
     columns=st.integers(1, 30),
 )
-def test_cells_show_what_most_of_their_tokens_are(
-    lengths: list[int], multiple: int, columns: int, pack: Pack
-) -> None:
+def test_cells_show_what_most_of_their_tokens_are(lengths: list[int], multiple: int, columns: int, pack: Pack) -> None:
     row = row_of(pack(lengths, multiple))
     edges = np.unique(np.linspace(0, row.total, columns + 1).astype(np.int64))
     found = cells(row, edges)

@@ -55,10 +55,14 @@ def parse_safetensors(data: bytes, name: str) -> tuple[dict[str, NDArray[Any]], 
     end = 0
     for key, (first, last) in sorted(places.items(), key=lambda item: item[1]):
         if first != end:
-            raise InputError(f"{name}: the bytes of {key!r:.60} begin at {first}, where {end} is the end of those before it")
+            raise InputError(
+                f"{name}: the bytes of {key!r:.60} begin at {first}, where {end} is the end of those before it"
+            )
         end = last
     if end != len(body):
-        raise InputError(f"{name} holds {len(body)} bytes of arrays but its header names {end}: it is truncated or damaged")
+        raise InputError(
+            f"{name} holds {len(body)} bytes of arrays but its header names {end}: it is truncated or damaged"
+        )
     return {key: _array(header[key], body[first:last]) for key, (first, last) in places.items()}, metadata
 
 

@@ -29,9 +29,7 @@ from skill_run.report.safe import clip, flow
 ENVIRONMENT: Final = "SKILL_RUN_PYTHON"
 TIMEOUT_SECONDS: Final = 180
 _CHILD: Final = Path(__file__).parents[1] / "worker" / "read_torch.py"
-_HOW: Final = (
-    f"name one with --python PATH or ${ENVIRONMENT} (pip install torch makes one), or save the batch as .safetensors or .npz"
-)
+_HOW: Final = f"name one with --python PATH or ${ENVIRONMENT} (pip install torch makes one), or save the batch as .safetensors or .npz"
 _GLOBAL: Final = re.compile(r"GLOBAL (\S+)")
 _DETAIL: Final = re.compile(r"WeightsUnpickler error:\s*([^\n]+)")
 
@@ -119,7 +117,9 @@ def _explain(done: subprocess.CompletedProcess[bytes], paths: Sequence[Path], in
             "Save a dict of plain tensors (skill-run inspect --capture-snippet prints how)"
         )
     if kind == "load":
-        raise InputError(f"{path} is nothing that torch.save wrote, or is truncated or too large: {_short(_detail(reason))}")
+        raise InputError(
+            f"{path} is nothing that torch.save wrote, or is truncated or too large: {_short(_detail(reason))}"
+        )
     if kind == "memory" or done.returncode < 0:
         raise InputError(f"{path} needs more memory to load than a batch can have")
     last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]

@@ -86,7 +86,7 @@ def read_config_text(text: str, *, name: str, form: Form, bridge: str | None = N
     """Return the Source of text whose form is known."""
     if form == "python":
         from skill_run.bridge.recipes import releases_with
-        from skill_run.config.python_file import read_python
+        from skill_run.config.python.reader import read_python
 
         return read_python(text, name=name, known_recipes=lambda recipe: bool(releases_with(recipe)))
     if form in ("sbatch", "command"):

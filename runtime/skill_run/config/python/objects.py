@@ -6,7 +6,7 @@ import ast
 from typing import Any, Final
 
 from skill_run.config.model import Location, Unknown
-from skill_run.config.python_heap import (
+from skill_run.config.python.heap import (
     SEQUENCES,
     Cell,
     Func,
@@ -17,7 +17,7 @@ from skill_run.config.python_heap import (
     TooMuchWorkError,
     targets_of,
 )
-from skill_run.config.python_values import MAX_ITEMS, Dotted, PathText, attribute_of_name, is_plain, path_attribute
+from skill_run.config.python.values import MAX_ITEMS, Dotted, PathText, attribute_of_name, is_plain, path_attribute
 
 MAX_STEPS: Final = 150_000
 MAX_PLAIN_DEPTH: Final = 32

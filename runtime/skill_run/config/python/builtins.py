@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from skill_run.config.model import Unknown
-from skill_run.config.python_calls import Arguments, Caller, Special
-from skill_run.config.python_heap import MISSING, SEQUENCES, Cell, Obj, OneOf, targets_of
-from skill_run.config.python_values import MAX_ITEMS, Dotted, is_plain
+from skill_run.config.python.calls import Arguments, Caller, Special
+from skill_run.config.python.heap import MISSING, SEQUENCES, Cell, Obj, OneOf, targets_of
+from skill_run.config.python.values import MAX_ITEMS, Dotted, is_plain
 
 
 def _setattr(self: Caller, arguments: Arguments, node: ast.Call) -> Any:

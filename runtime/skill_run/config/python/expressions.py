@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from skill_run.config.model import CONDITION, Location, Unknown
-from skill_run.config.python_heap import MISSING, SEQUENCES, Cell, Func, LocalClass, Obj, OneOf, Scope, targets_of
-from skill_run.config.python_objects import EndedError, Objects
-from skill_run.config.python_values import (
+from skill_run.config.python.heap import MISSING, SEQUENCES, Cell, Func, LocalClass, Obj, OneOf, Scope, targets_of
+from skill_run.config.python.objects import EndedError, Objects
+from skill_run.config.python.values import (
     MAX_ITEMS,
     MAX_TEXT,
     Dotted,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from skill_run.config.model import NOWHERE, Location, Unknown
-from skill_run.config.python_values import Dotted, is_plain
+from skill_run.config.python.values import Dotted, is_plain
 
 # object: built by a class call, what is not set has the class default. inherited: part of a recipe's or a default
 # config, what is not set stays as it was. opaque: nobody can tell what is not set.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from skill_run.config.model import NOWHERE, Assignment, Location, Plain, Unknown
-from skill_run.config.python_heap import SEQUENCES, Cell, Obj, OneOf, targets_of
-from skill_run.config.python_objects import Objects
+from skill_run.config.python.heap import SEQUENCES, Cell, Obj, OneOf, targets_of
+from skill_run.config.python.objects import Objects
 
 MAX_PATH: Final = 12
 SECTIONS: Final = (

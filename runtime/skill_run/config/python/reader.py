@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Final
 
 from skill_run.config.model import Import, Location, Source
-from skill_run.config.python_calls import Arguments
-from skill_run.config.python_flow import Interpreter
-from skill_run.config.python_heap import Func, LocalClass, Obj, OneOf, TooMuchWorkError
-from skill_run.config.python_objects import EndedError, LostError
-from skill_run.config.python_snapshot import Snapshot, combine, looks_like_config, take_snapshot
+from skill_run.config.python.calls import Arguments
+from skill_run.config.python.flow import Interpreter
+from skill_run.config.python.heap import Func, LocalClass, Obj, OneOf, TooMuchWorkError
+from skill_run.config.python.objects import EndedError, LostError
+from skill_run.config.python.snapshot import Snapshot, combine, looks_like_config, take_snapshot
 from skill_run.errors import InputError
 
 MAX_BYTES: Final = 1024 * 1024

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from skill_run.config.model import CONDITION, Unknown
 from skill_run.config.overrides import parse_override
-from skill_run.config.python_eval import Evaluator
-from skill_run.config.python_heap import (
+from skill_run.config.python.expressions import Evaluator
+from skill_run.config.python.heap import (
     MISSING,
     SEQUENCES,
     Cell,
@@ -22,9 +22,9 @@ from skill_run.config.python_heap import (
     reachable,
     targets_of,
 )
-from skill_run.config.python_objects import COMMAND_LINE, EndedError
-from skill_run.config.python_snapshot import Snapshot, take_snapshot
-from skill_run.config.python_values import (
+from skill_run.config.python.objects import COMMAND_LINE, EndedError
+from skill_run.config.python.snapshot import Snapshot, take_snapshot
+from skill_run.config.python.values import (
     MAX_ITEMS,
     PURE,
     TEXT_METHODS,

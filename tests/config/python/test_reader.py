@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_run.config.model import Import, Location, Source, Unknown
-from skill_run.config.python_file import read_python
+from skill_run.config.python.reader import read_python
 from skill_run.errors import InputError
 
 DATA = Path(__file__).parent / "data"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from skill_run.config.model import CONDITION, Unknown
-from skill_run.config.python_builtins import SPECIAL
-from skill_run.config.python_calls import Arguments, Caller, is_harmless
-from skill_run.config.python_heap import MISSING, Cell, Changes, Func, LocalClass, Obj, Scope, reachable
-from skill_run.config.python_objects import EndedError, LostError
-from skill_run.config.python_values import Dotted, binary, is_plain
+from skill_run.config.python.builtins import SPECIAL
+from skill_run.config.python.calls import Arguments, Caller, is_harmless
+from skill_run.config.python.heap import MISSING, Cell, Changes, Func, LocalClass, Obj, Scope, reachable
+from skill_run.config.python.objects import EndedError, LostError
+from skill_run.config.python.values import Dotted, binary, is_plain
 
 MAX_CALLS: Final = 12
 MAX_ROUNDS: Final = 256

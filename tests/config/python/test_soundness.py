@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from skill_run.config.model import Source, Unknown
-from skill_run.config.python_file import read_python
+from skill_run.config.python.reader import read_python
 from skill_run.errors import InputError
 
 SECTIONS = ("model", "dataset", "train")

@@ -1,0 +1,159 @@
+"""`inspect_dataset`: figures and faults of a packed dataset, read once from beginning to end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from skill_run.batch.checks import Fault
+from skill_run.bridge.release import matches
+from skill_run.errors import InputError
+from skill_run.pack.checks import Checker, Expected
+from skill_run.pack.folder import Told, read_told
+from skill_run.pack.layout import lay_out
+from skill_run.pack.reader import LOSS_MASK, Dataset, Facts, read_chunks
+from skill_run.pack.statistics import Statistics
+
+if TYPE_CHECKING:
+    from skill_run.batch.inspect import InspectionReport, Run
+    from skill_run.batch.model import Generation
+
+_FORMS: Final = {"parquet": "Parquet", "arrow": "Arrow", "npy": ".npy", "json": "JSON"}
+_MEANING: Final = (
+    "seq_start_id: first stored token of each sequence; a stored sequence has one token more than it has at run time"
+)
+
+
+def inspect_dataset(dataset: Dataset, name: str, run: Run, *, fingerprint: str | None = None) -> InspectionReport:
+    """Inspect a packed dataset; memory does not grow with its size.
+
+    run: what is known of the run that reads it; fingerprint: what 0.6 would put into the folder name for the run's config
+    (`folder.expected_fingerprint`). Raises InputError when a file cannot be read or there is no row, MissingError when a
+    package for its format is not installed.
+    """
+    facts = dataset.facts or Facts()
+    if facts.stored_lengths is not None or facts.pack_lengths is not None:
+        return _inspect_lengths(facts, name, run)
+    told = read_told(dataset.files) if dataset.kind != "json" else Told(pack_size=facts.pack_size)
+    expected = Expected(
+        told=told,
+        bridge=run.bridge,
+        cp=run.cp,
+        pack_size=run.pack_size,
+        pad_multiple=run.pad_multiple,
+        seq_length=run.seq_length,
+        fingerprint=fingerprint,
+    )
+    statistics = Statistics()
+    checker = Checker(expected, len(dataset.files))
+    masks: set[str] = set()
+    for chunk in read_chunks(dataset):
+        layout = lay_out(chunk)
+        statistics.rows += chunk.rows
+        if layout is not None:
+            statistics.add(layout)
+        checker.look_at(chunk, layout, statistics)
+        mask = chunk.columns.get(LOSS_MASK)
+        if mask is not None and mask.values is not None:
+            masks.add(str(mask.values.dtype))
+    if not statistics.rows:
+        raise InputError(f"{name} holds no packed rows; Megatron-Bridge refuses an empty dataset")
+    generation, because = _made_by(dataset, told, masks)
+    size = told.pack_size or run.pack_size
+    faults = list(checker.faults(statistics, dataset.kind, statistics.fill(size)))
+    figures = {"files": len(dataset.files), **statistics.figures(size)}
+    notes = _notes(dataset, run, statistics, checker, size)
+    return _report(name, run, generation, because, statistics, faults, figures, notes)
+
+
+def _report(
+    name: str,
+    run: Run,
+    generation: Generation,
+    because: str,
+    statistics: Statistics,
+    faults: list[Fault],
+    figures: dict[str, Any],
+    notes: tuple[str, ...],
+) -> InspectionReport:
+    from skill_run.batch.inspect import InspectionReport, findings_of
+
+    return InspectionReport(
+        source=name,
+        path="packed_dataset",
+        generation=generation,
+        because=because,
+        meaning=_MEANING,
+        tokens=statistics.tokens or None,
+        rows=statistics.rows,
+        sequences=(),
+        findings=findings_of(faults, run.bridge),
+        notes=notes,
+        statistics=figures,
+    )
+
+
+def _made_by(dataset: Dataset, told: Told, masks: set[str]) -> tuple[Generation, str]:
+    """Return which releases write such files, and why."""
+    form = _FORMS[dataset.kind]
+    if dataset.kind == "npy":
+        return "<=0.5", "a pickled list of rows in .npy, which only 0.3 writes by itself"
+    if told.fingerprint is not None:
+        return ">=0.6", f"{form} rows in a folder with a fingerprint, which 0.6 and newer add to its name"
+    if dataset.kind == "parquet" and masks == {"bool"}:
+        return "<=0.5", "Parquet rows whose loss_mask is a truth value, as 0.4 and 0.5 write them"
+    if dataset.kind == "parquet" and masks == {"int8"}:
+        return ">=0.6", "Parquet rows whose loss_mask is int8, as 0.6 and newer write them"
+    return "unknown", f"{form} rows with seq_start_id; nothing tells which release wrote them"
+
+
+def _notes(dataset: Dataset, run: Run, statistics: Statistics, checker: Checker, size: int | None) -> tuple[str, ...]:
+    notes = []
+    if size is None:
+        notes.append(
+            f"neither the file name, its metadata nor a config tells the pack size; the widest row has {statistics.widest_row} tokens"
+        )
+    old = run.bridge is not None and not matches(">=0.7.0.dev0", run.bridge)
+    if checker.trained_padding and (run.bridge is None or old):
+        notes.append(
+            f"the stored mask covers {checker.trained_padding} padding tokens: releases up to 0.6 mask them when a batch is "
+            "built, 0.7 trains them"
+        )
+    if dataset.kind == "npy" and run.bridge is None:
+        notes.append(".npy packs are the format of 0.3; 0.4 and newer still read them, but no longer write them")
+    return tuple(notes)
+
+
+def _inspect_lengths(facts: Facts, name: str, run: Run) -> InspectionReport:
+    """Judge samples or packs of which only the lengths are known."""
+    statistics = Statistics()
+    size = facts.pack_size or run.pack_size
+    faults: list[Fault] = []
+    figures: dict[str, Any] = {}
+    if facts.stored_lengths is not None:
+        runtime = np.maximum(facts.stored_lengths - 1, 0)
+        statistics.add_lengths(runtime)
+        over = np.flatnonzero(runtime > size) if size else np.empty(0, dtype=np.int64)
+        figures["samples"] = int(runtime.size)
+        if over.size:
+            first = int(over[0])
+            message = (
+                f"{over.size} of {runtime.size} samples are longer at run time than the pack size {size}, first sample "
+                f"{first} with {int(runtime[first])} tokens."
+            )
+            faults.append(Fault("dataset-sequence-fits-limit", message, (f"sample {first}", "stored_lengths")))
+    if facts.pack_lengths is not None:
+        statistics.rows = facts.pack_lengths.size
+        statistics.add_rows(facts.pack_lengths)
+        over = np.flatnonzero(facts.pack_lengths > size) if size else np.empty(0, dtype=np.int64)
+        if over.size:
+            first = int(over[0])
+            message = (
+                f"{over.size} of {statistics.rows} rows have more tokens at run time than the pack size {size}, first row "
+                f"{first} with {int(facts.pack_lengths[first])}."
+            )
+            faults.append(Fault("dataset-row-fits-pack", message, ("pack_lengths",)))
+    figures |= statistics.figures(size)
+    because = "lengths of samples or packs without their rows"
+    return _report(name, run, "unknown", because, statistics, faults, figures, ())
