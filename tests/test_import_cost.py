@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,7 @@ def imports_of(tree: ast.AST) -> Iterator[str]:
             yield node.module
 
 
+@cache
 def tree_of(source: Path) -> ast.Module:
     return ast.parse((PACKAGE / source).read_text("utf-8"))
 

@@ -268,21 +268,21 @@ def _change_lines(fixed: FixResult) -> list[str]:
 @click.option("--cp", type=int, metavar="N", help="Context parallel size: check boundaries and show each rank's part.")
 @click.option("--tp", type=int, metavar="N", help="Tensor parallel size.")
 @click.option("--sp/--no-sp", default=None, help="Sequence parallelism is on.")
-@click.option("--config", metavar="FILE", help="The run's config, in any form `validate` reads: sizes, multiples, staleness.")
+@click.option("--config", metavar="FILE", help="The run's config, in any form that validate reads.")
 @click.option("--python", metavar="PATH", help="Interpreter with torch, to read .pt files in a child process.")
 @click.option("--tokenizer", metavar="DIR", help="Local tokenizer: show the text with trained tokens marked.")
 @click.option("--html", "html_file", metavar="FILE", help="Write a self-contained page with the pack map.")
 @click.option("--plot", "plot_file", metavar="FILE", help="Write the pack map as PNG or SVG.")
 @click.option("--capture-snippet", is_flag=True, help="Print the lines that dump batches from a running job, and stop.")
-@click.option("--level", type=click.Choice(_LEVELS), default="corruption", show_default=True, help="Exit 1 from this severity on.")
+@click.option("--level", type=click.Choice(_LEVELS), default="corruption", show_default=True, help="Exit 1 from here on.")
 @click.option("--format", "form_out", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE instead of standard output.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every sequence and the reasons behind findings.")
 def inspect(source: str | None, **options: Any) -> int:
     """See every sequence and boundary of a batch or packed dataset, what is wrong, and why.
 
-    BATCH is a .safetensors, .npz, .json, .pt or packed .npy/.parquet file, a folder or glob of packed files, or a folder
-    of per-rank dumps.
+    BATCH is a .safetensors, .npz, .json, .pt or packed .npy/.parquet file, a folder or glob of packed files, or a
+    folder of per-rank dumps.
     """
     if options["capture_snippet"]:
         from skill_run.batch.snippet import capture_snippet
@@ -303,7 +303,8 @@ def inspect(source: str | None, **options: Any) -> int:
         config=options["config"],
         python=options["python"],
     )
-    text = render_inspection(report, options["form_out"], tokenizer=options["tokenizer"], **_display(options, sys.stdout))
+    shown = _display(options, sys.stdout)
+    text = render_inspection(report, options["form_out"], tokenizer=options["tokenizer"], **shown)
     if options["html_file"] is not None:
         from skill_run.report.html import render_html
 

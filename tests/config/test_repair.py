@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from skill_run.config.config import Config
 from skill_run.config.model import Plain, State
-from skill_run.config.resolve import Config
 from skill_run.rules.validate import build_config, read_sources
 
 SFT = "dataset._target_=megatron.bridge.data.builders.GPTSFTDatasetConfig"

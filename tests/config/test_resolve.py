@@ -10,8 +10,9 @@ import pytest
 from skill_run.bridge.recipes import find_recipe
 from skill_run.bridge.release import NO_DEFAULT, index, known_releases, load_release
 from skill_run.bridge.version import Evidence, choose
+from skill_run.config.config import Config
 from skill_run.config.model import NOWHERE, Assignment, Location, Plain, Remark, Source, State, Unknown
-from skill_run.config.resolve import Config, evidence_names, resolve
+from skill_run.config.resolve import evidence_names, resolve
 from skill_run.errors import InputError
 from skill_run.rules.validate import build_config, read_sources
 

@@ -87,7 +87,7 @@ def samples() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def inspected(samples: dict[str, Any]) -> Callable[..., InspectionReport]:
-    """Return a function that inspects a real batch by its name, with keys changed and options as `inspect_batch` has."""
+    """Return a function that inspects a real batch by name, with keys changed, with the options of `inspect_batch`."""
 
     def inspect(name: str, changes: dict[str, Any] | None = None, **options: Any) -> InspectionReport:
         return inspect_batch({**arrays(samples[name]), **(changes or {})}, **options)
@@ -115,13 +115,15 @@ def pack() -> Callable[..., dict[str, Any]]:
         logical = np.array([0, *np.cumsum(lengths)], dtype=np.int32)
         logical = np.pad(logical, (0, physical.size - logical.size), mode="edge")
         tokens = np.arange(10, 10 + total)
+        labels = np.append(tokens[1:], 9)
         mask, positions = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
         for start, length, slot in zip(physical.tolist(), lengths, slots, strict=False):
+            labels[start + length - 1] = 9
             mask[start + length // 2 : start + length] = 1
             positions[start : start + slot] = np.arange(slot)
         batch = {
             "tokens": tokens[None],
-            "labels": np.append(tokens[1:], 9)[None],
+            "labels": labels[None],
             "loss_mask": mask[None],
             "position_ids": positions[None],
             "token_count": [sum(slots)],

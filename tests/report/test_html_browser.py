@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -38,6 +40,10 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+# The browser reads from descriptor 3 and writes to 4.
+LAUNCH = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
 ANSWER_SECONDS = 60.0
 
 
@@ -60,11 +66,10 @@ class Browser:
     """A headless browser over a pair of pipes: JSON messages, each ended by a zero byte."""
 
     def __init__(self, program: str, home: Path) -> None:
-        to_browser, self._out = os.pipe()
-        self._in, from_browser = os.pipe()
-        # The browser reads from descriptor 3 and writes to 4, which Python cannot place by itself.
-        script = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
-        command = ["/bin/sh", "-c", script, "sh", program, *FLAGS, f"--user-data-dir={home}", "about:blank"]
+        to_browser, self._out = self._pipe()
+        self._in, from_browser = self._pipe()
+        launcher = [sys.executable, "-I", "-c", LAUNCH, str(to_browser), str(from_browser)]
+        command = [*launcher, program, *FLAGS, f"--user-data-dir={home}", "about:blank"]
         self._process = subprocess.Popen(
             command,
             pass_fds=(to_browser, from_browser),
@@ -78,6 +83,15 @@ class Browser:
         self._numbers = itertools.count(1)
         self._buffer = b""
         self.events: list[dict[str, Any]] = []
+
+    @staticmethod
+    def _pipe() -> tuple[int, int]:
+        """Return a pipe whose ends are out of the way of descriptors 3 and 4."""
+        ends = os.pipe()
+        high = (fcntl.fcntl(ends[0], fcntl.F_DUPFD_CLOEXEC, 10), fcntl.fcntl(ends[1], fcntl.F_DUPFD_CLOEXEC, 10))
+        for end in ends:
+            os.close(end)
+        return high
 
     def send(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         """Call a method and return its result; events that come meanwhile are kept."""
@@ -142,6 +156,7 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.send("Emulation.setFocusEmulationEnabled", enabled=True)
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         browser.events.clear()
         self.send("Page.navigate", url=file.resolve().as_uri())
@@ -213,7 +228,8 @@ CONTRAST = """
   for (const element of document.querySelectorAll("main *")) {
     if (![...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
     if (!element.getClientRects().length) continue;
-    const [first, second] = [light(parts(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
+    const both = [light(parts(getComputedStyle(element).color)), light(behind(element))];
+    const [first, second] = both.sort((a, b) => b - a);
     found.push([(first + 0.05) / (second + 0.05), element.tagName + " " + element.className]);
   }
   return found;
@@ -427,10 +443,7 @@ def test_a_wide_table_scrolls_inside_its_frame(open_page: Open, hostile: Inspect
 
 def test_a_batch_of_many_rows_stays_light(open_page: Open, pack: Pack) -> None:
     rows = [pack([40 + 8 * at for at in range(20)], multiple=8, total=4096) for _ in range(100)]
-    joined = {
-        key: sum((row[key] for row in rows), []) if key == "token_count" else np.concatenate([row[key] for row in rows])
-        for key in rows[0]
-    }
+    joined = {key: np.concatenate([row[key] for row in rows]) for key in rows[0]}
     page = open_page(inspect_batch(joined), 375)
     assert page.evaluate("document.querySelectorAll('[role=row]').length") == 100
     assert page.evaluate("document.querySelectorAll('*').length") < 20_000

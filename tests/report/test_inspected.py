@@ -90,7 +90,10 @@ def test_numbers_have_their_thousands_apart(value: Any, said: str) -> None:
 def test_statistics_are_sorted_by_how_they_are_shown() -> None:
     found = statistics(
         with_statistics(
+            rows=1200,
             packs=1200,
+            lowest_fill=0.9731,
+            sequence_length={"min": 1, "max": 8192},
             whole=True,
             nothing=None,
             name="a\nb",
@@ -103,6 +106,8 @@ def test_statistics_are_sorted_by_how_they_are_shown() -> None:
     )
     assert found.values == [
         ("packs", "1 200"),
+        ("lowest fill", "97.3 %"),
+        ("sequence length", "min 1, max 8 192"),
         ("whole", "true"),
         ("nothing", "null"),
         ("name", "a\\nb"),

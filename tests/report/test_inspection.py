@@ -167,7 +167,7 @@ def test_statistics_of_a_dataset_are_values_tables_and_bars() -> None:
     report = InspectionReport("d", "packed_dataset", ">=0.6", "b", "m", 1_000_000, 20, (), (), statistics=statistics)
     text = text_of(report)
     assert "tokens 1 000 000, rows 20\n" in text
-    assert "\n  fill  0.97\n" in text
+    assert "\n  fill  97.0 %\n" in text
     assert "\ncolumns\n  input ids  list<int64>\n" in text
     assert (
         "\nlength histogram\n    1-9  4  ########################################\n  10-19  2  ####################\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def row_of(batch: dict[str, Any], **options: Any) -> MapRow:
 def test_a_union_covers_the_same_tokens_with_sorted_runs_that_lie_apart(pairs: list[tuple[int, int]]) -> None:
     found = union(np.array(pairs, dtype=np.int64).reshape(-1, 2)).tolist()
     assert painted(found) == painted(pairs)
-    assert all(first[1] < second[0] for first, second in zip(found[:-1], found[1:], strict=True))
+    assert all(first[1] < second[0] for first, second in pairwise(found))
     assert all(start < end for start, end in found)
 
 
@@ -58,7 +59,7 @@ def test_runs_of_a_mask_are_where_it_is_true(mask: Any) -> None:
 @given(MASKS, st.lists(st.integers(0, TOTAL), min_size=2, max_size=8).map(sorted))
 def test_covered_counts_tokens_between_edges(mask: Any, edges: list[int]) -> None:
     padded = np.pad(mask, (0, TOTAL - mask.size))
-    expected = [int(padded[start:end].sum()) for start, end in zip(edges[:-1], edges[1:], strict=True)]
+    expected = [int(padded[start:end].sum()) for start, end in pairwise(edges)]
     assert covered(true_runs(mask), np.array(edges)).tolist() == expected
 
 
@@ -220,6 +221,6 @@ def test_a_row_of_many_sequences_is_drawn_in_parts_that_make_it_up(pack: Pack) -
     assert len(parts) == 7
     assert parts[0][0] == 0
     assert parts[-1][1] == row.total
-    assert all(first[1] == second[0] for first, second in zip(parts[:-1], parts[1:], strict=True))
+    assert all(first[1] == second[0] for first, second in pairwise(parts))
     assert windows(row, 5, 16) == [(0, row.total)]
     assert windows(replace(row, total=2), 1, 1) == [(0, 1), (1, 2)]

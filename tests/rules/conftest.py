@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_run.bundle.rule import Rule, rule_from_data
-from skill_run.config.resolve import Config
+from skill_run.config.config import Config
 from skill_run.report.finding import ValidationReport
 from skill_run.rules.evaluate import RuleSet
 from skill_run.rules.validate import build_config, read_sources, report_on

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skill_run.bridge.release import known_releases
-from skill_run.config.resolve import Config
+from skill_run.config.config import Config
 from skill_run.rules.derived import DERIVED, Facts, NeedsValue
 
 TP = "model.tensor_model_parallel_size"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from skill_run.bundle.rule import Rule
+from skill_run.config.config import Config
 from skill_run.config.model import Location
-from skill_run.config.resolve import Config
 from skill_run.errors import BundleError, InputError
 from skill_run.report.finding import SEVERITIES, Finding, ValidationReport
 from skill_run.rules.evaluate import RuleSet

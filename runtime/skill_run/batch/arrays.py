@@ -57,7 +57,7 @@ def number_rows(value: Any, name: str) -> tuple[list[NDArray[Any]], str | None, 
         rows = list(value) if value.ndim == 2 else [value.reshape(-1)]
         return rows, str(value.dtype), value.ndim
     if isinstance(value, bool | int | float):
-        return [np.asarray([value])], None, 0
+        return [_numbers([value], name)], None, 0
     if not isinstance(value, list | tuple):
         raise InputError(f"{name} is {type(value).__name__}; a list of numbers or an array is needed")
     nested = bool(value) and all(isinstance(item, list | tuple) for item in value)

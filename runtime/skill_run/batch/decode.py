@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from skill_run.batch.model import Batch, Row
 from skill_run.errors import InputError, MissingError
+from skill_run.report.wording import short
 
 if TYPE_CHECKING:
     from skill_run.batch.inspect import InspectionReport, Sequence
@@ -98,21 +99,19 @@ def _load(path: Path) -> Any:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise MissingError("decoding needs the tokenizers package: pip install 'skill-run[text]'") from error
-    file = path / "tokenizer.json" if path.is_dir() else path
     try:
+        file = path / "tokenizer.json" if path.is_dir() else path
         if file.stat().st_size > MAX_FILE:
-            raise InputError(f"{file} is larger than {MAX_FILE >> 20} MiB, which no tokenizer is")
+            raise InputError(f"{short(str(file))} is larger than {MAX_FILE >> 20} MiB, which no tokenizer is")
         data = file.read_bytes()
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{path} holds no readable tokenizer.json; save one there with save_pretrained() of its fast tokenizer"
+            f"{short(str(path))} holds no readable tokenizer.json; save_pretrained() of a fast tokenizer writes one"
         ) from error
     try:
         return Tokenizer.from_buffer(data)
     except Exception as error:  # the package raises Exception itself
-        raise InputError(
-            f"{file} is no tokenizer: {str(error).splitlines()[0] if str(error) else 'unreadable'}"
-        ) from error
+        raise InputError(f"{short(str(file))} is no tokenizer: {short(str(error))}") from error
 
 
 def _decoded(tokenizer: Any, batch: Batch, row: Row, number: int, sequence: Sequence) -> SequenceText:
@@ -186,5 +185,5 @@ def _decode(tokenizer: Any, ids: list[int]) -> str:
     try:
         text: str = tokenizer.decode(ids, skip_special_tokens=False)
     except Exception as error:  # the package raises Exception itself
-        raise InputError(f"the tokenizer cannot decode its own tokens: {error}") from error
+        raise InputError(f"the tokenizer cannot decode its own tokens: {short(str(error))}") from error
     return text

@@ -1,7 +1,7 @@
 """Load what a user points at, whatever its form: a batch, the same batch of several ranks, or a packed dataset.
 
-No form can run code: pickles are read by `pack/unpickle.py`, which calls nothing, or by torch with weights_only in a child.
-Sizes are checked before memory is taken for them.
+No form can run code: a pickle is read by `pack/unpickle.py`, which calls nothing, or by torch in a child process with
+weights_only. Sizes are checked before memory is taken for them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Found:
 def load_source(source: str | Path, *, python: str | Path | None = None) -> Mapping[str, Any] | Dataset:
     """Return the batch that a file holds, a mapping of batches by rank, or the packed dataset.
 
-    source: a file; `FILE#N` for the Nth of several batches in it; a folder or a glob of packed files, or of one batch as
-    several ranks hold it (`rank` and its number in each name). python: an interpreter with torch, for .pt and .pth.
+    source: a file; `FILE#N` for the Nth of several batches in it; a folder or a glob of packed files, or of one batch
+    as several ranks hold it (`rank` and its number in each name). python: an interpreter with torch, for .pt and .pth.
 
-    Raises InputError when it cannot be read or is none of these, MissingError when reading it needs what is not installed.
+    Raises InputError when it cannot be read or is none of these, MissingError when that needs what is not installed.
     """
     found = find_files(source)
     if len(found.files) == 1:
@@ -200,10 +200,11 @@ def _load_batches(paths: Sequence[Path], python: str | Path | None) -> list[Any]
 
 def _one(held: Any, path: Path, number: int | None) -> Mapping[str, Any]:
     """Return the batch that a file holds, or the one that was asked for."""
-    batches = held if isinstance(held, list) else [held]
+    batches: list[Any] = held if isinstance(held, list) else [held]
     if not batches or not all(isinstance(batch, Mapping) for batch in batches):
         raise InputError(f"{path} holds no batch: a mapping from names to arrays is needed, not {_word(held)}")
-    return _pick(batches, path, number)
+    found: Mapping[str, Any] = _pick(batches, path, number)
+    return found
 
 
 def _word(value: Any) -> str:
@@ -272,8 +273,8 @@ def _load_ranks(found: Found, python: str | Path | None) -> Mapping[str, Any]:
         match = _RANK.search(path.name)
         if match is None or path.suffix.lower() not in BATCH_SUFFIXES:
             raise InputError(
-                f"{found.shown} names {len(found.files)} files that are neither packed files nor one batch of each rank "
-                f"(rank0_*, rank1_*, ...): {path.name}"
+                f"{found.shown} names {len(found.files)} files that are neither packed files nor one batch of each "
+                f"rank (rank0_*, rank1_*, ...): {path.name}"
             )
         by_rank.setdefault(int(match[1]), []).append(path)
     most = max(len(paths) for paths in by_rank.values())

@@ -204,7 +204,7 @@ def _stream(members: list[_Held], key: str) -> NDArray[Any] | None:
 
 def _ramps(positions: NDArray[Any], edges: Ints) -> bool:
     """Tell whether positions count from 0 in every sequence; the last one may be filler with 0 throughout."""
-    starts = np.unique(edges[:-1])
+    starts = edges[:-1][np.diff(edges) > 0]
     ramp = np.arange(positions.size, dtype=np.int64)
     ramp -= starts[np.searchsorted(starts, ramp, side="right") - 1]
     tail = int(starts[-1])

@@ -7,6 +7,7 @@ The same word means different things: `cu_seqlens` is physical in Megatron-Bridg
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -225,10 +226,11 @@ def _per_row(raw: Mapping[str, Any], key: str, count: int) -> list[int | None]:
     value = raw.get(key)
     if value is None or isinstance(value, str | dict):
         return [None] * count
-    flat = np.concatenate([integers(row, key).reshape(-1) for row in number_rows(value, key)[0]])
-    if flat.size == 1:
-        return [int(flat[0])] * count
-    return [int(flat[index]) if index < flat.size else None for index in range(count)]
+    numbers = (number for row in number_rows(value, key)[0] for number in integers(row, key).reshape(-1))
+    flat = [int(number) for number in islice(numbers, max(count, 2))]
+    if len(flat) == 1:
+        return flat * count
+    return [flat[index] if index < len(flat) else None for index in range(count)]
 
 
 def _boundaries(raw: Mapping[str, Any], key: str) -> list[Boundaries]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,12 +82,11 @@ def _header(data: bytes, name: str) -> tuple[dict[str, Any], memoryview]:
 
 def _place(entry: Any, key: str, name: str) -> tuple[int, int]:
     """Return first and last byte of an array, whose number must be what type and shape make."""
-    dtype, shape, offsets = (
-        (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")) if isinstance(entry, dict) else (None,) * 3
-    )
+    told: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = told.get("dtype"), told.get("shape"), told.get("data_offsets")
     if not _counts(shape) or not _counts(offsets) or len(offsets) != 2 or len(shape) > 32:
         raise InputError(f"{name}: the header says nothing usable of {key!r:.60}")
-    if dtype not in _TYPES:
+    if not isinstance(dtype, str) or dtype not in _TYPES:
         raise InputError(f"{name}: {key!r:.60} has the type {dtype!r:.20}, which no key of a batch has")
     first, last = offsets
     size = math.prod(shape) * np.dtype(_TYPES[dtype]).itemsize
@@ -96,7 +95,7 @@ def _place(entry: Any, key: str, name: str) -> tuple[int, int]:
     return first, last
 
 
-def _counts(value: Any) -> bool:
+def _counts(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(
         isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
     )

@@ -29,7 +29,10 @@ from skill_run.report.safe import clip, flow
 ENVIRONMENT: Final = "SKILL_RUN_PYTHON"
 TIMEOUT_SECONDS: Final = 180
 _CHILD: Final = Path(__file__).parents[1] / "worker" / "read_torch.py"
-_HOW: Final = f"name one with --python PATH or ${ENVIRONMENT} (pip install torch makes one), or save the batch as .safetensors or .npz"
+_HOW: Final = (
+    f"name one with --python PATH or ${ENVIRONMENT} (pip install torch makes one), or save the batch as .safetensors "
+    "or .npz"
+)
 _GLOBAL: Final = re.compile(r"GLOBAL (\S+)")
 _DETAIL: Final = re.compile(r"WeightsUnpickler error:\s*([^\n]+)")
 
@@ -104,7 +107,8 @@ def _explain(done: subprocess.CompletedProcess[bytes], paths: Sequence[Path], in
         raise MissingError(f"{interpreter} cannot import torch ({_short(reason)}), which {path} needs; {_HOW}")
     if kind == "old torch":
         raise MissingError(
-            f"{interpreter} has torch {_short(reason)}, whose weights_only loading is not safe; use torch 2.10 or newer: {_HOW}"
+            f"{interpreter} has torch {_short(reason)}, whose weights_only loading is not safe; torch 2.10 or newer is "
+            f"needed: {_HOW}"
         )
     if done.returncode == EXIT_MISSING:
         raise MissingError(f"{interpreter} cannot read {path}; {_HOW}")
@@ -113,8 +117,8 @@ def _explain(done: subprocess.CompletedProcess[bytes], paths: Sequence[Path], in
     asked = _GLOBAL.search(reason)
     if asked is not None:
         raise InputError(
-            f"{path} asks for {_short(asked[1])}, which is code and no tensor; it is not read and nothing in it was run. "
-            "Save a dict of plain tensors (skill-run inspect --capture-snippet prints how)"
+            f"{path} asks for {_short(asked[1])}, which is code and no tensor; it is not read and nothing in it was "
+            "run. Save a dict of plain tensors (skill-run inspect --capture-snippet prints how)"
         )
     if kind == "load":
         raise InputError(

@@ -89,7 +89,7 @@ class Release:
         head, _, leaf = rest.partition(".")
         if head == self.specs_field and leaf:
             return self.specs.get(leaf)
-        if dataset_type in self.datasets:
+        if dataset_type is not None and dataset_type in self.datasets:
             return self.datasets[dataset_type].get(rest)
         return next((table[rest] for table in self.datasets.values() if rest in table), None)
 

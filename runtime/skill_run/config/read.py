@@ -26,7 +26,9 @@ _SUFFIXES: dict[str, Form] = {
     ".sbatch": "sbatch",
     ".slurm": "sbatch",
 }
-_LAUNCHERS = re.compile(r"^\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:\S*/)?(?:srun|torchrun|uv|python[\d.]*|accelerate|\S*run_recipe\.py)\b")
+_LAUNCHERS = re.compile(
+    r"^\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:\S*/)?(?:srun|torchrun|uv|python[\d.]*|accelerate|\S*run_recipe\.py)\b"
+)
 _PYTHON_LINE = re.compile(r"^(?:from\s+[\w.]+\s+import\s|import\s+[\w.]+|def\s+\w+\s*\(|\w+\s*=\s*\w+\()", re.MULTILINE)
 _CONTAINER_TARGET = "ConfigContainer"
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 
 from skill_run.bridge.release import by_version, index, matches
+from skill_run.config.config import Config
 from skill_run.config.model import Plain, Source, State, Value
-from skill_run.config.resolve import Config
 
 _SCRIPT = "run_recipe.py"
 
@@ -49,7 +49,9 @@ def _align_packs(config: Config, length: Value) -> None:
     tp, sp = config.get("model.tensor_model_parallel_size").value, config.get("model.sequence_parallel").value
     shards = cp * tp if isinstance(tp, int) and tp > 1 and sp is True else 1
     chunks = 2 * cp if cp > 1 else 1
-    _put(config, f"{specs}.pad_seq_to_mult", math.lcm(held if isinstance(held, int) and held > 0 else 1, chunks, shards))
+    _put(
+        config, f"{specs}.pad_seq_to_mult", math.lcm(held if isinstance(held, int) and held > 0 else 1, chunks, shards)
+    )
 
 
 def _put(config: Config, name: str, value: Plain) -> None:

@@ -3,137 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
 from skill_run.bridge import names
-from skill_run.bridge.families import family_of, provider_sets
+from skill_run.bridge.families import family_of
 from skill_run.bridge.recipes import Recipe
-from skill_run.bridge.release import NO_DEFAULT, Release, by_version, default_of, index, load_release
+from skill_run.bridge.release import by_version, index, load_release
+from skill_run.config.config import BaseKind, Config
 from skill_run.config.model import CONDITION, NOWHERE, Assignment, Plain, Remark, Source, State, Unknown, Value
 from skill_run.config.typing import INT64, check_value, shown
+from skill_run.config.unknown import unknown_remarks
 from skill_run.errors import InputError
 from skill_run.report.finding import BridgeChoice
 
-BaseKind = Literal["complete", "defaults", "recipe", "unknown"]
-
-# Finding the nearest known name takes milliseconds, and nobody reads more than this.
-MAX_UNKNOWN_NAMES = 50
 RUN_COUNTS = ("world_size", "gpu_memory_gib", "tokens_per_rank", "max_tokens_per_rank")
 PSEUDO_FIELDS = frozenset({*RUN_COUNTS, "te", "gpu", "mcore_version"})
 _SECTION_TYPES = {"dataset", "model", "peft"}
 _OPEN_MODEL_TYPES = {None, "GPTModelProvider"}
 _NULL_AT_FIRST = {"dataset.offline_packing_specs", "comm_overlap", "peft"}
-
-
-@dataclass(slots=True)
-class Config:
-    """A config that rules can ask for canonical fields.
-
-    values: what was set or is unknown, by canonical name. unknown_prefixes: sections that code may have changed in a
-    way nobody can tell. final: the input is a whole launch, so that what it leaves out stays out.
-    """
-
-    choice: BridgeChoice
-    release: Release
-    base: BaseKind
-    base_text: str
-    final: bool
-    dataset_type: str | None = None
-    model_type: str | None = None
-    family: str = ""
-    model_named: bool = False
-    values: dict[str, Value] = field(default_factory=dict)
-    unknown_prefixes: dict[str, str] = field(default_factory=dict)
-    remarks: list[Remark] = field(default_factory=list)
-    world_size: int | None = None
-    env: dict[str, str] | None = None
-    env_complete: bool = False
-    te: str | None = None
-    gpu: str | None = None
-    gpu_memory_gib: int | None = None
-    tokens_per_rank: int | None = None
-    max_tokens_per_rank: int | None = None
-    dataset_replaced: bool = False
-    _parents: tuple[int, frozenset[str]] | None = None
-
-    @property
-    def version(self) -> str:
-        """The version rules are selected by."""
-        return self.choice.version
-
-    def written(self, canonical: str) -> str:
-        """Return the field's name in the user's release."""
-        return names.to_written(canonical, self.release.version, self.dataset_type)
-
-    def get(self, canonical: str) -> Value:
-        """Return a field: set, unset with the release's default, or unknown with a reason."""
-        found = self.values.get(canonical)
-        if found is not None:
-            return found
-        for prefix, reason in self.unknown_prefixes.items():
-            if canonical.startswith(prefix + ".") or canonical == prefix:
-                return Value(State.UNKNOWN, reason=reason)
-        parent = canonical.rpartition(".")[0]
-        while "." in parent:
-            held = self.values.get(parent)
-            if held is not None:
-                return Value(held.state, None, held.location, held.written, held.reason)
-            parent = parent.rpartition(".")[0]
-        section = self.values.get(canonical.partition(".")[0])
-        if section is not None and section.state is State.SET and section.value is None:
-            return Value(State.SET, None, section.location, section.written)
-        return self._default(canonical)
-
-    def is_given(self, canonical: str) -> bool | None:
-        """Tell whether a field or section has a non-null value; None when that is unknown."""
-        found = self.get(canonical) if canonical in self.values else None
-        if found is not None:
-            return None if found.state is State.UNKNOWN else found.value is not None
-        if canonical in self.parents_given():
-            return True
-        value = self.get(canonical)
-        return None if value.state is State.UNKNOWN else value.value is not None
-
-    def parents_given(self) -> frozenset[str]:
-        """Return every section or field below which something was set."""
-        if self._parents is None or self._parents[0] != len(self.values):
-            parents = {name.rpartition(".")[0] for name in self.values}
-            parents |= {name.rpartition(".")[0] for name in parents}
-            self._parents = (len(self.values), frozenset(parents))
-        return self._parents[1]
-
-    def _default(self, canonical: str) -> Value:
-        if self.base == "unknown" and not (self.dataset_replaced and canonical.startswith("dataset.")):
-            return Value(State.UNKNOWN, reason=self.base_text)
-        data = index()
-        if self.base != "complete":
-            if canonical in data["architecture_fields"]:
-                return Value(State.UNKNOWN, reason="comes from the model's provider or Hugging Face config")
-            if canonical in provider_sets(self.family):
-                return Value(State.UNKNOWN, reason=f"is set by the {self.family} provider or recipe")
-            if canonical in data["recipe_fields"] and (self.base == "recipe" or not self.final):
-                return Value(State.UNKNOWN, reason="may be set by the recipe")
-            if canonical in data["launch_fields"] and not self.final:
-                return Value(State.UNKNOWN, reason="is given when the run is launched")
-        if canonical in data["second_names"]:
-            return Value(State.UNSET, value=None)
-        if canonical in ("dataset.type", "model.type", "peft.type"):
-            return Value(State.UNKNOWN if canonical != "peft.type" else State.UNSET, reason="the class is not named")
-        if canonical == "dataset.enable_offline_packing" and not names.exists(canonical, self.release.version):
-            return Value(State.UNSET, value=None)
-        spec = self.release.field(self.written(canonical), self.dataset_type)
-        if spec is None:
-            return Value(State.UNSET, value=None)
-        if canonical.startswith("dataset.offline_packing_specs.") and not self.is_given(
-            "dataset.offline_packing_specs"
-        ):
-            return Value(State.UNSET, value=None)
-        if canonical.startswith("dataset.") and self.dataset_type is None and canonical in data["launch_fields"]:
-            return Value(State.UNKNOWN, reason="the dataset class is not named")
-        if spec.default is NO_DEFAULT:
-            return Value(State.UNKNOWN, reason="has no default and is not set")
-        return Value(State.UNSET, value=default_of(spec))
 
 
 def evidence_names(sources: Iterable[Source]) -> tuple[list[str], str | None]:
@@ -239,7 +125,7 @@ class _Resolver:
             config.values["dataset.type"] = Value(State.UNSET, config.dataset_type)
         if config.model_type is not None:
             config.values.setdefault("model.type", Value(State.SET, config.model_type))
-        self.report_unknown()
+        config.remarks += unknown_remarks(self.unknown, config, frozenset(self.seen))
         if self.problems:
             more = f" (and {len(self.problems) - 1} more such values)" if len(self.problems) > 1 else ""
             raise InputError(self.problems[0] + more)
@@ -296,7 +182,7 @@ class _Resolver:
             return
         if isinstance(value, dict) and value and not names.is_free_form(path):
             for key, inner in value.items():
-                self.apply(Assignment(f"{path}.{key}", inner, assignment.location, assignment.operation))  # type: ignore[arg-type]
+                self.apply(Assignment(f"{path}.{key}", inner, assignment.location, assignment.operation))
             return
         if path == section or self.canonical(path) == "dataset.offline_packing_specs":
             self.take_whole(path, assignment)
@@ -416,8 +302,8 @@ class _Resolver:
         if assignment.operation != "set" and spec is not None and spec.kind == "dtype" and isinstance(held.value, str):
             self.remark(
                 "dtype-given-as-text",
-                f"{path} is a torch.dtype, but an override can only give the text '{held.value}', which stays text unless the "
-                "launcher maps it; set the dtype in Python and check the resolved config.",
+                f"{path} is a torch.dtype, but an override gives the text '{held.value}', which stays text unless "
+                "the launcher maps it; set the dtype in Python and check the resolved config.",
                 assignment,
             )
         if held.state is State.SET and spec is not None:
@@ -497,8 +383,8 @@ class _Resolver:
             if certain and parent in _NULL_AT_FIRST and self.config.is_given(parent) is False:
                 self.remark(
                     "override-fails",
-                    f"{self.config.written(parent)} is null in the config this override is applied to, so Hydra refuses "
-                    f"`{assignment.path}=`; write `++{assignment.path}=`.",
+                    f"{self.config.written(parent)} is null in the config that this override is applied to, so Hydra "
+                    f"refuses `{assignment.path}=`; write `++{assignment.path}=`.",
                     assignment,
                 )
 
@@ -534,78 +420,3 @@ class _Resolver:
 
     def remark(self, rule: str, message: str, assignment: Assignment) -> None:
         self.config.remarks.append(Remark(rule, message, (assignment.path,), assignment.location))
-
-    def report_unknown(self) -> None:
-        groups: dict[str, list[Assignment]] = {}
-        for path, found in self.unknown.items():
-            key = path
-            for rename in index()["renames"]:
-                for spelling in (rename["old"], rename["new"]):
-                    if path == spelling or path.startswith(spelling + "."):
-                        key = spelling
-            groups.setdefault(key, []).extend(found)
-        for key in list(groups)[:MAX_UNKNOWN_NAMES]:
-            self.config.remarks.append(self.unknown_remark(key, groups[key]))
-        rest = len(groups) - MAX_UNKNOWN_NAMES
-        if rest > 0:
-            message = f"{rest} more names are in no recorded release; the first {MAX_UNKNOWN_NAMES} are reported one by one."
-            self.config.remarks.append(Remark("unrecognised-field", message))
-
-    def unknown_remark(self, key: str, found: list[Assignment]) -> Remark:
-        version = self.release.version
-        dataset_type = self.config.dataset_type
-        paths = tuple(dict.fromkeys(a.path for a in found))
-        where = found[0].location
-        others = names.other_releases(paths[0])
-        if version in others:
-            message = f"{dataset_type} of Megatron-Bridge {version} has no field {paths[0].partition('.')[2]}, though other dataset classes do."
-            return Remark("unknown-field", f"{message} {self.fate(found[0])}", paths, where, {}, self.noticed(found[0]))
-        if others:
-            fix: dict[str, Plain] = {}
-            for assignment in found:
-                canonical = names.to_canonical(assignment.path, others[-1])
-                new = names.to_written(canonical, version, dataset_type)
-                taken = canonical in self.seen
-                if self.release.field(new) is not None and not taken and not isinstance(assignment.value, Unknown):
-                    fix[new] = assignment.value
-            specs = [value for name, value in fix.items() if name.startswith("dataset.offline_packing_specs")]
-            if specs != [None] * len(specs) and self.release.field("dataset.enable_offline_packing"):
-                fix["dataset.enable_offline_packing"] = True
-            span = others[0] if len(others) == 1 else f"{others[0]} to {others[-1]}"
-            told = f"; this release calls it {next(iter(fix))}" if fix else ""
-            if len(fix) > 1:
-                told = f"; write {', '.join(fix)} instead"
-            return Remark(
-                "renamed-field",
-                f"{key} is a name of Megatron-Bridge {span}, not of {version}{told}. {self.fate(found[0])}",
-                paths,
-                where,
-                fix,
-                self.noticed(found[0]),
-            )
-        near = names.nearest(paths[0], version)
-        value = found[0].value
-        fix = {}
-        if near is not None and self.canonical(near) not in self.seen and not isinstance(value, Unknown):
-            fix = {near: value}
-        hint = f"; did you mean {near}?" if near is not None else "."
-        rule = "unknown-field" if near is not None or found[0].operation == "override" else "unrecognised-field"
-        return Remark(
-            rule,
-            f"Megatron-Bridge {version} has no field {paths[0]}{hint} {self.fate(found[0])}",
-            paths,
-            where,
-            fix,
-            self.noticed(found[0]),
-        )
-
-    def noticed(self, assignment: Assignment) -> str:
-        return "construct" if assignment.operation == "override" else "never"
-
-    def fate(self, assignment: Assignment) -> str:
-        """Say what upstream does with a name it does not have."""
-        if assignment.operation == "override":
-            return "Hydra stops with a key error; adding '+' would only hide it, since the value is then skipped."
-        if assignment.operation in ("add", "force"):
-            return "The override is accepted, then skipped with a logged warning only."
-        return "Upstream drops it without an error, so the setting has no effect."

@@ -18,7 +18,6 @@ from skill_run.pack.reader import (
     COLUMNS,
     INPUT_IDS,
     LOSS_MASK,
-    MAX_ROW_TOKENS,
     Chunk,
     Column,
     check_row_length,
@@ -84,7 +83,7 @@ def _batch_rows(path: Path, metadata: Any, names: list[str]) -> int:
         if group.num_rows < 0 or (group.num_rows == 0 and group.total_byte_size > _BUFFER_BYTES):
             raise InputError(f"{path} has a row group of {group.num_rows} rows that claims data")
         chunks = [group.column(index) for index in range(group.num_columns)]
-        values = {name: 0 for name in names}
+        values = dict.fromkeys(names, 0)
         packed = dict(values)
         for chunk in chunks:
             name = str(chunk.path_in_schema).partition(".")[0]

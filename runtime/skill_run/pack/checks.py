@@ -1,7 +1,7 @@
 """The checks of a packed dataset; each names a rule of the flagship card and is told once, with its first place.
 
-They stay silent on what looks wrong but is right: a stored row is longer than the pack by one token for each sequence, and
-the stored mask may cover end-of-sequence padding, which the collate function of every release up to 0.6 masks itself.
+They stay silent on what looks wrong but is right: a stored row is longer than the pack by one token for each sequence,
+and the stored mask may cover end-of-sequence padding, which the collate function of releases up to 0.6 masks itself.
 """
 
 from __future__ import annotations
@@ -30,25 +30,37 @@ _SPECS: Final = "dataset.offline_packing_specs"
 _MESSAGES: Final = {
     "dataset-token-ids-not-negative": "input_ids holds {count} negative numbers, first {value} in {place}.",
     "dataset-mask-is-0-or-1": "loss_mask holds {count} values other than 0 and 1, first {value} in {place}.",
-    "dataset-starts-at-zero": "seq_start_id of {rows} does not start at 0, first {place}: tokens before the first start are "
-    "dropped, and a row without starts has no sequence.",
-    "dataset-starts-within-row": "seq_start_id of {rows} points outside the row, first {place}: {value[0]} in a row of "
-    "{value[2]} tokens.",
+    "dataset-starts-at-zero": (
+        "seq_start_id of {rows} does not start at 0, first {place}: tokens before the first start are dropped, and a "
+        "row without starts has no sequence."
+    ),
+    "dataset-starts-within-row": (
+        "seq_start_id of {rows} points outside the row, first {place}: {value[0]} in a row of {value[2]} tokens."
+    ),
     "dataset-starts-increase": "seq_start_id of {rows} falls or repeats, first {place}: {value[0]} after {value[1]}.",
-    "dataset-mask-matches-tokens": "loss_mask and input_ids of {rows} differ in length, first {place}: {value[0]} against "
-    "{value[1]}.",
-    "dataset-lengths-fit-cp": "{sequences} have a length at run time (stored length minus 1) that is no multiple of {chunks} "
-    "(2*CP), first {place} with {value} tokens; {grid}.",
-    "dataset-lengths-fit-multiple": "{sequences} have a length at run time (stored length minus 1) that is no multiple of the "
-    "config's pad_seq_to_mult {multiple}, first {place} with {value} tokens; {grid}.",
-    "dataset-sequence-fits-limit": "{sequences} are longer at run time than {sequence_limit} tokens, first {place} with "
-    "{value}.",
+    "dataset-mask-matches-tokens": (
+        "loss_mask and input_ids of {rows} differ in length, first {place}: {value[0]} against {value[1]}."
+    ),
+    "dataset-lengths-fit-cp": (
+        "{sequences} have a length at run time (stored length minus 1) that is no multiple of {chunks} (2*CP), first "
+        "{place} with {value} tokens; {grid}."
+    ),
+    "dataset-lengths-fit-multiple": (
+        "{sequences} have a length at run time (stored length minus 1) that is no multiple of the config's "
+        "pad_seq_to_mult {multiple}, first {place} with {value} tokens; {grid}."
+    ),
+    "dataset-sequence-fits-limit": (
+        "{sequences} are longer at run time than {sequence_limit} tokens, first {place} with {value}."
+    ),
     "dataset-no-empty-sequence": "{sequences} have one stored token and so none at run time, first {place}.",
-    "dataset-row-fits-pack": "{rows} have more tokens at run time than the pack size {row_limit}, first {place} with "
-    "{value[0]}.",
+    "dataset-row-fits-pack": (
+        "{rows} have more tokens at run time than the pack size {row_limit}, first {place} with {value[0]}."
+    ),
     "dataset-row-is-trained": "{rows} train no token, first {place}.",
-    "dataset-loss-on-padding": "{sequences} have loss on the padding at their end, first {place} with {value} such tokens "
-    "(padding is told by token {end_token}, in which the sequences end).",
+    "dataset-loss-on-padding": (
+        "{sequences} have loss on the padding at their end, first {place} with {value} such tokens (padding is told by "
+        "token {end_token}, in which the sequences end)."
+    ),
 }
 _FIELDS: Final = {
     "dataset-token-ids-not-negative": (INPUT_IDS,),
@@ -65,7 +77,8 @@ _STALE: Final = ("dataset-lengths-fit-cp", "dataset-lengths-fit-multiple", "data
 class Expected:
     """What the dataset is checked against; None is not known. Sizes in tokens.
 
-    pack_size and pad_multiple: of the config; told: what the files' own names say; fingerprint: that of the config.
+    pack_size and pad_multiple: of the config; told: what the files' own names say;
+    fingerprints: those the config may have, none when not known.
     """
 
     told: Told
@@ -74,7 +87,7 @@ class Expected:
     pack_size: int | None = None
     pad_multiple: int | None = None
     seq_length: int | None = None
-    fingerprint: str | None = None
+    fingerprints: tuple[str, ...] = ()
 
     @property
     def row_limit(self) -> int | None:
@@ -327,10 +340,10 @@ class Checker:
         if None not in (expected.pack_size, told.pack_size) and expected.pack_size != told.pack_size:
             wrong.append(f"{told.pack_size} tokens per pack by their name, {expected.pack_size} in the config")
             fields.append(expected.written("packed_sequence_size"))
-        if None not in (expected.fingerprint, told.fingerprint) and expected.fingerprint != told.fingerprint:
+        if told.fingerprint is not None and expected.fingerprints and told.fingerprint not in expected.fingerprints:
             wrong.append(
-                f"options with the fingerprint {told.fingerprint} by their folder, {expected.fingerprint} in the config "
-                "(dataset.seq_length, seed, dataset_kwargs)"
+                f"options with the fingerprint {told.fingerprint} by their folder, {expected.fingerprints[0]} in the "
+                "config (dataset.seq_length, seed, dataset_kwargs)"
             )
         if wrong:
             message = f"The packs were built for another config: {'; '.join(wrong)}. Rows are used as they are."

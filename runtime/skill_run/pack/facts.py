@@ -33,9 +33,9 @@ _ROW_LISTS: Final = ("rows", "file_rows")
 def facts_dataset(data: Any, name: str) -> Dataset | None:
     """Return the dataset that plain data describes, None when it describes none.
 
-    Known forms: a row or a list of rows (seq_start_id with input_ids or input_ids_len); a mapping with such a list under
-    `rows` or `file_rows`; `packed_sequence_size` with `stored_lengths` (samples) or `pack_lengths` (packs), in tokens.
-    Raises InputError when it is one of these with values that cannot be.
+    Known forms: a row or a list of rows (seq_start_id with input_ids or input_ids_len); a mapping with such a list
+    under `rows` or `file_rows`; `packed_sequence_size` with `stored_lengths` (samples) or `pack_lengths` (packs), in
+    tokens. Raises InputError when it is one of these with values that cannot be.
     """
     if isinstance(data, list) and data and all(_is_row(item) for item in data):
         return Dataset("json", (), Facts(rows=tuple(data)))
@@ -113,9 +113,11 @@ def _numbers(value: Any, key: str) -> NDArray[Any]:
 
 
 def _counted(rows: tuple[Mapping[str, Any], ...]) -> Column:
-    counts = [len(row[INPUT_IDS]) if isinstance(row.get(INPUT_IDS), list) else row.get(TOKEN_COUNT) for row in rows]
-    for count in counts:
+    counts = [0]
+    for row in rows:
+        count = len(row[INPUT_IDS]) if isinstance(row.get(INPUT_IDS), list) else row.get(TOKEN_COUNT)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise InputError(f"{TOKEN_COUNT} must be a number of tokens, not {count!r:.40}")
         check_row_length(count, TOKEN_COUNT)
-    return Column(np.cumsum([0, *counts], dtype=np.int64), None)
+        counts.append(count)
+    return Column(np.cumsum(counts, dtype=np.int64), None)

@@ -1,7 +1,7 @@
 """What the name, the folder and the metadata file of packed files say about how they were built.
 
-Megatron-Bridge writes `packed/{tokenizer}_pad_seq_to_mult{m}[_sft_{fingerprint}]/training_{size}.idx.parquet` and beside
-it `{size}_metadata.jsonl`, which despite its name is one JSON array with an object for each split.
+Megatron-Bridge writes `packed/{tokenizer}_pad_seq_to_mult{m}[_sft_{fingerprint}]/training_{size}.idx.parquet` and
+beside it `{size}_metadata.jsonl`, which despite its name is one JSON array with an object for each split.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from skill_run.bridge.release import matches
-from skill_run.errors import InputError
 from skill_run.config.text import parse_json, read_text
+from skill_run.errors import InputError
 
 if TYPE_CHECKING:
-    from skill_run.config.resolve import Config
+    from skill_run.config.config import Config
 
 MAX_METADATA_BYTES: Final = 2**20
 _FILE: Final = re.compile(r"^(?:training|train|validation|valid|val|test)_(\d{1,9})(?:\.idx)?\.(?:npy|parquet|pq)$")
@@ -113,34 +113,39 @@ def _is_entry(entry: Any) -> bool:
     )
 
 
-def expected_fingerprint(config: Config) -> str | None:
-    """Return the fingerprint that 0.6 puts into the folder name for a config; None when it cannot be told.
+def expected_fingerprints(config: Config) -> tuple[str, ...]:
+    """Return the fingerprints that 0.6 may put into the folder name for a config; none when they cannot be told.
 
-    It covers seq_length, seed, preprocessing, dataset_kwargs and max_single_sequence_length. Told only for a local data
-    set that leaves preprocessing to its default.
+    They cover seq_length, seed, preprocessing, dataset_kwargs and max_single_sequence_length. They are told only for a
+    local dataset that leaves preprocessing to its default, and only when the config says all of them.
     """
     from skill_run.config.model import State
 
-    names = {name: config.get(f"dataset.{name}") for name in ("seq_length", "seed", "dataset_kwargs")}
-    longest = config.get("dataset.offline_packing_specs.max_single_sequence_length")
-    other = [config.is_given(f"dataset.{name}") for name in ("preprocessing", "hf_dataset")]
-    told = all(value.state is not State.UNKNOWN for value in (*names.values(), longest))
-    if not matches(">=0.6", config.version) or not told or any(given is not False for given in other):
-        return None
-    if config.dataset_type not in (None, "GPTSFTDatasetConfig") or config.get("dataset.dataset_root").value is None:
-        return None
-    values = {name: value.value for name, value in names.items()}
-    prefix = "dataset.dataset_kwargs."
-    inside = {name.removeprefix(prefix): value for name, value in config.values.items() if name.startswith(prefix)}
-    if any(value.state is not State.SET or "." in name for name, value in inside.items()):
-        return None
-    if inside:
-        values["dataset_kwargs"] = {**(values["dataset_kwargs"] or {}), **{k: v.value for k, v in inside.items()}}
-    return fingerprint(values["seq_length"], values["seed"], values["dataset_kwargs"], longest.value)
+    kwargs = "dataset.dataset_kwargs"
+    if not matches(">=0.6", config.version) or config.dataset_type not in (None, "GPTSFTDatasetConfig"):
+        return ()
+    if any(config.is_given(f"dataset.{name}") is not False for name in ("preprocessing", "hf_dataset")):
+        return ()
+    inside = {name.removeprefix(f"{kwargs}."): value for name, value in config.values.items() if _below(name, kwargs)}
+    names = ["dataset.seq_length", "dataset.seed", *([] if inside else [kwargs])]
+    values = {name: config.get(name) for name in (*names, "dataset.offline_packing_specs.max_single_sequence_length")}
+    least = State.UNSET if config.base == "complete" else State.SET
+    told = all(value.state in (State.SET, least) for name, value in values.items() if name in names)
+    if not told or any(value.state is not State.SET for value in inside.values()):
+        return ()
+    given = {name: value.value for name, value in inside.items()} if inside else values[kwargs].value
+    length, seed, longest = (value.value for name, value in values.items() if name != kwargs)
+    # Nothing and an empty mapping are the same options, but not the same text.
+    options = [given] if given else [None, {}]
+    return tuple(fingerprint(length, seed, option, longest) for option in options)
+
+
+def _below(name: str, parent: str) -> bool:
+    return name.startswith(f"{parent}.")
 
 
 def fingerprint(seq_length: Any, seed: Any, dataset_kwargs: Any, longest: Any = None) -> str:
-    """Return the fingerprint of a local text data set, as `_packing_fingerprint` in data/builders/gpt_sft.py makes it."""
+    """Return the fingerprint of a local text data set, as `_packing_fingerprint` of data/builders/gpt_sft.py does."""
     identity: dict[str, Any] = {
         "seq_length": seq_length,
         "seed": seed,

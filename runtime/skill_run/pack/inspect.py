@@ -25,12 +25,13 @@ _MEANING: Final = (
 )
 
 
-def inspect_dataset(dataset: Dataset, name: str, run: Run, *, fingerprint: str | None = None) -> InspectionReport:
+def inspect_dataset(dataset: Dataset, name: str, run: Run, *, fingerprints: tuple[str, ...] = ()) -> InspectionReport:
     """Inspect a packed dataset; memory does not grow with its size.
 
-    run: what is known of the run that reads it; fingerprint: what 0.6 would put into the folder name for the run's config
-    (`folder.expected_fingerprint`). Raises InputError when a file cannot be read or there is no row, MissingError when a
-    package for its format is not installed.
+    run: what is known of the run that reads it; fingerprints: what 0.6 may put into the folder name for the
+    run's config (`folder.expected_fingerprints`), when that is known.
+
+    Raises InputError when a file cannot be read or there is no row, MissingError without a package that it needs.
     """
     facts = dataset.facts or Facts()
     if facts.stored_lengths is not None or facts.pack_lengths is not None:
@@ -43,7 +44,7 @@ def inspect_dataset(dataset: Dataset, name: str, run: Run, *, fingerprint: str |
         pack_size=run.pack_size,
         pad_multiple=run.pad_multiple,
         seq_length=run.seq_length,
-        fingerprint=fingerprint,
+        fingerprints=fingerprints,
     )
     statistics = Statistics()
     checker = Checker(expected, len(dataset.files))
@@ -63,6 +64,8 @@ def inspect_dataset(dataset: Dataset, name: str, run: Run, *, fingerprint: str |
     size = told.pack_size or run.pack_size
     faults = list(checker.faults(statistics, dataset.kind, statistics.fill(size)))
     figures = {"files": len(dataset.files), **statistics.figures(size)}
+    if size is None and statistics.widest_row:
+        figures["fill"] = round(statistics.fill(statistics.widest_row) or 0.0, 4)
     notes = _notes(dataset, run, statistics, checker, size)
     return _report(name, run, generation, because, statistics, faults, figures, notes)
 
@@ -112,13 +115,14 @@ def _notes(dataset: Dataset, run: Run, statistics: Statistics, checker: Checker,
     notes = []
     if size is None:
         notes.append(
-            f"neither the file name, its metadata nor a config tells the pack size; the widest row has {statistics.widest_row} tokens"
+            "neither the file name, its metadata nor a config tells the pack size, so fill is relative to the widest row "
+            f"({statistics.widest_row} tokens)"
         )
     old = run.bridge is not None and not matches(">=0.7.0.dev0", run.bridge)
     if checker.trained_padding and (run.bridge is None or old):
         notes.append(
-            f"the stored mask covers {checker.trained_padding} padding tokens: releases up to 0.6 mask them when a batch is "
-            "built, 0.7 trains them"
+            f"the stored mask covers {checker.trained_padding} padding tokens: releases up to 0.6 mask them in a "
+            "batch, 0.7 trains them"
         )
     if dataset.kind == "npy" and run.bridge is None:
         notes.append(".npy packs are the format of 0.3; 0.4 and newer still read them, but no longer write them")
@@ -150,8 +154,8 @@ def _inspect_lengths(facts: Facts, name: str, run: Run) -> InspectionReport:
         if over.size:
             first = int(over[0])
             message = (
-                f"{over.size} of {statistics.rows} rows have more tokens at run time than the pack size {size}, first row "
-                f"{first} with {int(facts.pack_lengths[first])}."
+                f"{over.size} of {statistics.rows} rows have more tokens at run time than the pack size {size}, first "
+                f"row {first} with {int(facts.pack_lengths[first])}."
             )
             faults.append(Fault("dataset-row-fits-pack", message, ("pack_lengths",)))
     figures |= statistics.figures(size)

@@ -1,6 +1,7 @@
 """The rows of a chunk as sequences: where each starts, how long it is, how many of its tokens are trained.
 
-R rows, S sequences of the chunk. A *stored* length counts the extra token of a sequence; its length at run time is one less.
+R rows, S sequences of the chunk. A *stored* length counts the extra token of a sequence; its length at run time is one
+less.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _MAX_PADDING: Final = 4096
 class Layout:
     """Sequences of a chunk whose input_ids and seq_start_id are usable.
 
-    tokens [R]: stored tokens; counts [R]: sequences; row [S]: a sequence's row; starts, stored [S]: its first token in the
-    row, and its stored length, which is below 1 where the starts are wrong.
+    tokens [R]: stored tokens; counts [R]: sequences; row [S]: a sequence's row; starts, stored [S]: its first token in
+    the row, and its stored length, which is below 1 where the starts are wrong.
     """
 
     chunk: Chunk
@@ -38,7 +39,7 @@ class Layout:
     def sound(self) -> NDArray[np.bool_]:
         """Rows whose starts begin at 0 and cut the row into sequences of at least one token [R]."""
         bad = np.bincount(self.row[self.stored < 1], minlength=self.tokens.size) > 0
-        return (self.counts > 0) & (self.first_starts == 0) & ~bad
+        return np.asarray((self.counts > 0) & (self.first_starts == 0) & ~bad)
 
     @cached_property
     def first_starts(self) -> Ints:

@@ -43,12 +43,12 @@ def read_packed_npy(path: Path) -> Iterator[Chunk]:
     with path.open("rb") as stream:
         shape, _, dtype = read_npy_header(stream, str(path))
         start = stream.tell()
-        if dtype != object:
+        if not dtype.hasobject:
             raise InputError(
-                f"{path} holds one array of {dtype} numbers; a packed data set is a list of rows with {', '.join(COLUMNS)}"
+                f"{path} holds one array of {dtype} values; a packed dataset has rows with {', '.join(COLUMNS)}"
             )
         if len(shape) != 1 or shape[0] == 0:
-            raise InputError(f"{path} holds an array of shape {shape}; a packed data set is a list of at least one row")
+            raise InputError(f"{path} holds an array of shape {shape}, not a list of at least one packed row")
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             machine = Machine(data, start, str(path))
             yield from _chunks(path, machine)

@@ -1,7 +1,7 @@
 """A packed dataset as chunks of columns: numpy offsets and values, never one Python object per row or token.
 
-A packed row is the concatenation of whole stored sequences; a stored sequence has one token more than it has at run time,
-where inputs lose its last token and labels its first. R rows, S sequences of a chunk.
+A packed row is the concatenation of whole stored sequences; a stored sequence has one token more than it has at run
+time, where inputs lose its last token and labels its first. R rows, S sequences of a chunk.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Read the pickle inside a legacy packed `.npy` without running any of it.
 
-A pickle is a program for a small stack machine that may call any function by name. This machine knows the few steps that
-numpy writes for a list of dicts of number lists, and names stay names: `numpy.dtype` and its like are understood, never
-looked up, and any other name is an error. Runs of numbers are decoded by numpy, and a row is handed on as soon as its dict
-is complete, so that memory does not grow with the file.
+A pickle is a program for a small stack machine that may call any function by name. This machine knows the few steps
+that numpy writes for a list of dicts of number lists, and names stay names: `numpy.dtype` and its like are understood,
+never looked up, and any other name is an error. Runs of numbers are decoded by numpy, and a row is handed on as soon as
+its dict is complete, so that memory does not grow with the file.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -363,7 +362,7 @@ class Machine:
             return value.odd or "dict"
         return np.concatenate(value.parts) if value.parts else np.empty(0, dtype=np.int64)
 
-    def tuple(self, count: int | None) -> None:
+    def group(self, count: int | None) -> None:
         """Make a tuple of the last items, or of a group."""
         items = self._since_mark() if count is None else [self._pop() for _ in range(count)][::-1]
         self.push(tuple(items))
@@ -473,11 +472,11 @@ class Machine:
     def _values(self, dtype: _Dtype, data: Any, count: int) -> NDArray[Any] | None:
         if dtype.code.startswith("O") or not isinstance(data, bytes):
             return None
-        form = np.dtype(dtype.code).newbyteorder(dtype.order if dtype.order in "<>" else "=")
+        form = np.dtype((">" if dtype.order == ">" else "<") + dtype.code)
         if not 0 <= count <= MAX_ROW_TOKENS or len(data) != count * form.itemsize:
             return None
         if dtype.code == "b1":
-            return np.frombuffer(data, np.uint8) != 0
+            return np.asarray(np.frombuffer(data, np.uint8) != 0)
         return np.frombuffer(data, form).astype(form.newbyteorder("="))
 
 
@@ -517,10 +516,10 @@ _STEPS: Final[dict[int, Callable[[Machine], None]]] = {
     ord("]"): lambda machine: machine.push(_List()),
     ord("}"): lambda machine: machine.push(_Dict(len(machine._memo))),
     ord(")"): lambda machine: machine.push(()),
-    0x85: lambda machine: machine.tuple(1),
-    0x86: lambda machine: machine.tuple(2),
-    0x87: lambda machine: machine.tuple(3),
-    ord("t"): lambda machine: machine.tuple(None),
+    0x85: lambda machine: machine.group(1),
+    0x86: lambda machine: machine.group(2),
+    0x87: lambda machine: machine.group(3),
+    ord("t"): lambda machine: machine.group(None),
     ord("a"): Machine.append,
     ord("e"): Machine.appends,
     ord("s"): lambda machine: machine.set_items([machine._pop(), machine._pop()][::-1]),

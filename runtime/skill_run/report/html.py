@@ -42,6 +42,10 @@ _ROWS: Final = 200
 _DENSE_LANES: Final = 24
 _SEQUENCES_A_LANE: Final = 48
 _SEQUENCES: Final = 5000
+_HELP: Final = (
+    "Point at a sequence for its numbers, or reach the map with Tab and move with the arrow keys; Escape hides the "
+    "numbers. The table below holds them too."
+)
 _FEWEST_A_LANE: Final = 20
 _TABLE: Final = 1000
 _RANKS: Final = 64
@@ -117,8 +121,13 @@ def _header(report: InspectionReport, rows: Sequence[MapRow]) -> Iterator[str]:
 def _values(values: Sequence[tuple[str, str]]) -> str:
     if not values:
         return ""
-    cards = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in values)
+    cards = "".join(f"<div><dt>{_text(name)}</dt><dd>{_unbroken(_text(value))}</dd></div>" for name, value in values)
     return f'<dl class="figures">{cards}</dl>'
+
+
+def _unbroken(markup: str) -> str:
+    """Return markup with the parts of a number held together."""
+    return re.sub(r"(?<=\d) (?=\d{3})", "&#160;", markup)
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[str]:
@@ -167,8 +176,7 @@ def _map(rows: Sequence[MapRow]) -> Iterator[str]:
     span = max(end - start for _, (start, end) in parts)
     yield '<section aria-labelledby="map"><h2 id="map">Pack map</h2>'
     yield _legend(shown)
-    yield '<p class="quiet">Point at one for its numbers, or reach the map with Tab and move with the arrow keys;'
-    yield " Escape hides the numbers. The table below holds them too.</p>"
+    yield f'<p class="quiet">{_HELP}</p>'
     yield f'<div role="grid" aria-label="Pack map" class="map{_dense(len(parts))}">'
     for row, (start, end) in parts:
         yield row_lane(row, Frame(start, end, span), fair)

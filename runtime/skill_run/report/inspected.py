@@ -32,6 +32,9 @@ _GENERATIONS: Final = {
 }
 _BINS: Final = 12
 _STATISTICS: Final = 200
+_SHORT: Final = 4
+_SHARES: Final = ("fill", "share")
+_IN_FIGURES: Final = ("tokens", "rows")
 
 
 def kind(report: InspectionReport) -> str:
@@ -88,20 +91,30 @@ def statistics(report: InspectionReport) -> Statistics:
     for key, value in list(report.statistics.items())[:_STATISTICS]:
         title = short(key).replace("_", " ")
         bars = _bars(value) if "histogram" in key else None
+        if key in _IN_FIGURES:
+            continue
         if bars is not None:
             found.histograms[title] = bars
+        elif isinstance(value, Mapping) and len(value) <= _SHORT and all(map(_is_number, value.values())):
+            said = ", ".join(f"{short(str(name))} {number(item)}" for name, item in value.items())
+            found.values.append((title, said))
         elif isinstance(value, Mapping):
             items = list(value.items())[:_STATISTICS]
             found.tables[title] = [(short(str(name)).replace("_", " "), _shown(item)) for name, item in items]
         else:
-            found.values.append((title, _shown(value)))
+            share = _is_number(value) and key.endswith(_SHARES)
+            found.values.append((title, f"{100 * value:.1f} %" if share else _shown(value)))
     return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
         return short(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if _is_number(value):
         return number(value)
     return show_value(list(value) if isinstance(value, tuple) else value)
 

@@ -2,6 +2,7 @@
 (() => {
   const tip = document.getElementById("tip");
   const CELL = "[role=gridcell]";
+  const GAP = 8;
 
   const line = (name, text) => {
     const element = document.createElement(name);
@@ -9,19 +10,31 @@
     return element;
   };
 
+  let shown = null;
+
+  const place = () => {
+    const page = document.documentElement;
+    const box = shown.getBoundingClientRect();
+    const middle = (Math.max(box.left, 0) + Math.min(box.right, page.clientWidth)) / 2;
+    const left = Math.min(middle - tip.offsetWidth / 2, page.clientWidth - tip.offsetWidth - GAP);
+    const below = box.bottom + GAP;
+    const top = below + tip.offsetHeight > innerHeight ? box.top - tip.offsetHeight - GAP : below;
+    tip.style.left = `${Math.max(left, GAP)}px`;
+    tip.style.top = `${Math.max(top, GAP)}px`;
+  };
+
   const show = (cell) => {
     const [head, ...rest] = cell.getAttribute("aria-label").split(": ");
     const numbers = rest.join(": ").split(", ").filter((part) => part);
     tip.replaceChildren(line("strong", head), ...numbers.map((part) => line("span", part)));
     tip.hidden = false;
-    const box = cell.getBoundingClientRect();
-    const middle = (Math.max(box.left, 0) + Math.min(box.right, innerWidth)) / 2;
-    const left = Math.min(Math.max(middle - tip.offsetWidth / 2, 8), document.documentElement.clientWidth - tip.offsetWidth - 8);
-    const below = box.bottom + 8;
-    tip.style.left = `${left}px`;
-    tip.style.top = `${below + tip.offsetHeight > innerHeight ? Math.max(8, box.top - tip.offsetHeight - 8) : below}px`;
+    shown = cell;
+    place();
   };
-  const hide = () => { tip.hidden = true; };
+  const hide = () => {
+    tip.hidden = true;
+    shown = null;
+  };
   const cellOf = (event) => (event.target instanceof Element ? event.target.closest(CELL) : null);
 
   const showOrHide = (event) => {
@@ -31,7 +44,8 @@
   document.addEventListener("pointerover", showOrHide);
   document.addEventListener("focusin", showOrHide);
   document.addEventListener("focusout", hide);
-  document.addEventListener("scroll", hide, { passive: true });
+  // Reaching a cell by key may scroll, so the numbers follow it.
+  for (const name of ["scroll", "resize"]) addEventListener(name, () => { hide(); }, { passive: true });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 
   const middleOf = (cell) => {

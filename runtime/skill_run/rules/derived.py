@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from skill_run.bridge.release import by_version, index, matches
+from skill_run.config.config import Config
 from skill_run.config.model import Plain, State
-from skill_run.config.resolve import Config
 
 ACTIVATION_BYTES: Final = 34
 FULL_RECOMPUTE_BYTES: Final = 2
@@ -113,7 +113,7 @@ class Facts:
 
     def all_of(self, *tests: Callable[[], bool]) -> bool:
         """Three-valued and: false as soon as one test is false."""
-        return not self.any_of(*(lambda test=test: not test() for test in tests))  # type: ignore[misc]
+        return not self.any_of(*(lambda test=test: not test() for test in tests))
 
     def release_is(self, specifier: str) -> bool:
         """Tell whether the user's version satisfies a specifier."""
@@ -226,7 +226,7 @@ def packing_any(facts: Facts) -> bool:
     """Any kind of packing takes effect."""
     return facts.any_of(
         *(lambda name=name: facts.test(f"packing.{name}") for name in ("offline", "in_batch", "native"))
-    )  # type: ignore[misc]
+    )
 
 
 @derived("derived.sequence_parallel", "bool")

@@ -9,8 +9,8 @@ from typing import Any
 from skill_run.bridge.names import is_free_form
 from skill_run.bridge.release import matches
 from skill_run.bundle.rule import Rule
+from skill_run.config.config import Config
 from skill_run.config.model import NOWHERE, Location, Plain, Remark, State
-from skill_run.config.resolve import Config
 from skill_run.config.typing import INT64
 from skill_run.errors import InputError
 from skill_run.report.finding import SEVERITIES, Finding, NotChecked, UpstreamVerdict

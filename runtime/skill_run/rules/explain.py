@@ -26,7 +26,7 @@ from skill_run.bundle.load import load_rules
 from skill_run.bundle.rule import Rule
 from skill_run.config.model import Plain
 from skill_run.errors import SkillRunError
-from skill_run.report.safe import clip, flow, printable, show_value
+from skill_run.report.safe import clip, flow, printable, show_value, strict
 from skill_run.rules.derived import DERIVED
 from skill_run.rules.environment import variables_in
 from skill_run.rules.evaluate import _PLACEHOLDER, expressions_of
@@ -194,13 +194,16 @@ class Explanation:
     field: FieldExplanation | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as JSON-ready data."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "rule": None if self.rule is None else self.rule.to_dict(),
-            "field": None if self.field is None else self.field.to_dict(),
-        }
+        """Return the explanation as JSON-ready data; a number that JSON lacks becomes text (`NaN`, `Infinity`)."""
+        data: dict[str, Any] = strict(
+            {
+                "name": self.name,
+                "kind": self.kind,
+                "rule": None if self.rule is None else self.rule.to_dict(),
+                "field": None if self.field is None else self.field.to_dict(),
+            }
+        )
+        return data
 
     def render_text(self, width: int = 80) -> str:
         """Return the explanation for a terminal of `width` columns, without a final newline."""

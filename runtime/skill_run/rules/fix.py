@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from skill_run.config.config import Config
 from skill_run.config.model import NOWHERE, Assignment, Plain, Source, State
-from skill_run.config.resolve import Config
 from skill_run.config.write import write_back
 from skill_run.errors import InputError
 from skill_run.report.finding import Finding, ValidationReport

@@ -14,12 +14,12 @@ from skill_run.bridge.families import architecture_of
 from skill_run.bridge.release import known_releases, load_release, matches
 from skill_run.bridge.version import Evidence, choose
 from skill_run.bundle.load import house_folder, load_house_rules, load_rules
-from skill_run.bundle.rule import Rule
+from skill_run.config.config import Config
 from skill_run.config.hf import read_model
 from skill_run.config.model import Form, Location, Remark, Source
 from skill_run.config.read import read_source, read_started_script
 from skill_run.config.repair import apply_launcher_repairs
-from skill_run.config.resolve import Config, evidence_names, resolve
+from skill_run.config.resolve import evidence_names, resolve
 from skill_run.config.typing import INT64, shown
 from skill_run.errors import InputError
 from skill_run.report.finding import BridgeChoice, ValidationReport
@@ -29,18 +29,9 @@ ConfigSource = str | Path | Mapping[str, Any]
 
 
 @cache
-def _compiled(rules: tuple[Rule, ...]) -> RuleSet:
-    return RuleSet(rules)
-
-
-@cache
 def bundle_rules() -> RuleSet:
     """Return the bundle's own rules, compiled once per process."""
-    return _compiled_list(load_rules())
-
-
-def _compiled_list(rules: Sequence[Rule]) -> RuleSet:
-    return RuleSet(rules)
+    return RuleSet(load_rules())
 
 
 def rule_set(source: ConfigSource | None, rules: str | Path | None) -> RuleSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from skill_run.config.model import CONDITION, Unknown
@@ -188,7 +189,7 @@ class Interpreter(Caller):
         found: list[tuple[Flow, Changes]] = []
         for body in bodies:
             try:
-                found.append(self.heap.trial(lambda body=body: self.block([*body, *rest], scope, top)))
+                found.append(self.heap.trial(partial(self.block, [*body, *rest], scope, top)))
             except LostError:
                 found.append((("lost", None), Changes(self.heap.world)))
         return found
@@ -444,7 +445,7 @@ class Interpreter(Caller):
         name = getattr(part.func, "attr", None) or getattr(part.func, "id", "")
         if name in self.definitions:
             return any(self.writes(node) for node in self.definitions[name])
-        return not is_harmless(name)
+        return name is None or not is_harmless(name)
 
     def _bind_parameters(self, function: Func, arguments: Arguments, scope: Scope, own: Obj | None) -> None:
         spec = function.node.args

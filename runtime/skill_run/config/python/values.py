@@ -272,7 +272,7 @@ def text_method(text: str, method: str, values: Sequence[Any]) -> Any:
 
 def path_attribute(path: PathText, attribute: str) -> Any:
     """Return an attribute of a pathlib path."""
-    pure = {
+    pure: dict[str, Callable[[], Any]] = {
         "parent": lambda: PathText(posixpath.dirname(path) or "."),
         "name": lambda: posixpath.basename(path),
         "stem": lambda: posixpath.splitext(posixpath.basename(path))[0],
