@@ -1,7 +1,7 @@
 """Measure `inspect` on a packed Parquet file against pyarrow reading the same columns, and its memory.
 
-`python bench/inspect_parquet.py [--rows N] [--repeat N] [--json] [--strict]` writes a synthetic file in upstream's layout
-(list<int64>, SNAPPY, row groups of 500 packs) and then runs both as new processes, in turn.
+`python bench/inspect_parquet.py [--rows N] [--repeat N] [--json] [--strict]` writes a synthetic file in upstream's
+layout (list<int64>, SNAPPY, row groups of 500 packs) and then runs both as new processes, in turn.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ def _change_lines(fixed: FixResult) -> list[str]:
 @click.option("--html", "html_file", metavar="FILE", help="Write a self-contained page with the pack map.")
 @click.option("--plot", "plot_file", metavar="FILE", help="Write the pack map as PNG or SVG.")
 @click.option("--capture-snippet", is_flag=True, help="Print the lines that dump batches from a running job, and stop.")
-@click.option("--level", type=click.Choice(_LEVELS), default="corruption", show_default=True, help="Exit 1 from here on.")
+@click.option("--level", type=click.Choice(_LEVELS), default="corruption", show_default=True, help="Exit 1 from here.")
 @click.option("--format", "form_out", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE instead of standard output.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every sequence and the reasons behind findings.")

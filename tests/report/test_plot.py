@@ -94,7 +94,7 @@ def test_the_same_report_gives_the_same_file(form: Any, pack: Pack) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["$x^{", "$\\frac{1}{0}$", "<b>&]]>", "\u4f60\u202e\ud800\x00", "{}%s\\n", "z" * 100_000]
+    "text", ["$x^{", "$\\frac{$", "<b>&]]>", "\u4f60\u202e\ud800\x00", "{}%s\\n", "z" * 100_000]
 )
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_text_of_the_input_is_only_text(form: Any, text: str, pack: Pack) -> None:

@@ -141,8 +141,8 @@ class Run:
     """What is known of the run a batch belongs to; None is not known.
 
     asked: the release was asked for, not implied by the config; pack_size and pad_multiple: packed_sequence_size and
-    pad_seq_to_mult of the config, in tokens; micro_batch: the batch is what one step gets; cp_rank, dp_rank: of the
-    rank that held it.
+    pad_seq_to_mult of the config, in tokens; micro_batch: the batch is what one step gets; cp_rank, dp_rank, number:
+    of the rank that held it, and how many micro-batches it read before.
     """
 
     bridge: str | None = None
@@ -157,6 +157,7 @@ class Run:
     micro_batch: bool = False
     cp_rank: int | None = None
     dp_rank: int | None = None
+    number: int | None = None
 
 
 def _size(value: Any, name: str) -> int | None:
@@ -227,7 +228,7 @@ def inspect_mapping(source: Mapping[str, Any], name: str, run: Run) -> Inspectio
 
 def recognised(raw: dict[str, Any], run: Run) -> tuple[Batch, Run]:
     """Return the batch in a mapping, and the run as the mapping itself completes it."""
-    raw, run = _unwrapped(raw, run)
+    raw, run = unwrapped(raw, run)
     writes_legacy = run.bridge is not None and (run.asked or _fits("<=0.5", run.bridge))
     bridge = run.bridge if writes_legacy else None
     batch = recognise(raw, cp=run.cp, tp=run.tp, sp=run.sp, bridge=bridge, micro_batch=run.micro_batch)
@@ -243,7 +244,7 @@ def _ranks(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
     return found if len(found) == len(inner) else None
 
 
-def _unwrapped(raw: dict[str, Any], run: Run) -> tuple[dict[str, Any], Run]:
+def unwrapped(raw: dict[str, Any], run: Run) -> tuple[dict[str, Any], Run]:
     """Return the batch inside a capture file, and what the capture and the mapping itself say of the run."""
     info: dict[str, Any] = {}
     inner = raw.get("batch")
@@ -260,15 +261,26 @@ def _unwrapped(raw: dict[str, Any], run: Run) -> tuple[dict[str, Any], Run]:
 
     sequence_parallel = told.get("sp")
     return raw, replace(
-        run,
+        run if run.bridge is not None and run.asked else _captured_release(run, told.get("bridge")),
         cp=run.cp or group("cp"),
         tp=run.tp or group("tp"),
         sp=run.sp if run.sp is not None else (sequence_parallel if isinstance(sequence_parallel, bool) else None),
         settings=_settings(raw, run.settings),
-        micro_batch=run.micro_batch or told.get("form") == "micro_batch",
+        micro_batch=run.micro_batch or str(told.get("form")) == "micro_batch",
         cp_rank=_rank(told.get("cp_rank")),
         dp_rank=_rank(told.get("dp_rank")),
+        number=_rank(told.get("number")),
     )
+
+
+def _captured_release(run: Run, told: Any) -> Run:
+    """Return the run with the release that a capture names, when it names one."""
+    from skill_run.bridge.version import normalise
+
+    try:
+        return replace(run, bridge=normalise(told), asked=True) if isinstance(told, str) else run
+    except InputError:
+        return run
 
 
 def _table(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -288,10 +300,15 @@ def _settings(raw: Mapping[str, Any], known: Settings) -> Settings:
         known,
         per_token_loss=per_token if isinstance(per_token, bool) else known.per_token_loss,
         static_boundaries=static if isinstance(static, bool) else known.static_boundaries,
-        experts=bool(model["num_moe_experts"]) if "num_moe_experts" in model else known.experts,
-        hybrid=bool(model["hybrid"]) if "hybrid" in model else known.hybrid,
+        experts=_truth(model, "num_moe_experts", known.experts),
+        hybrid=_truth(model, "hybrid", known.hybrid),
         samples_per_pack=_samples_per_pack(raw),
     )
+
+
+def _truth(table: Mapping[str, Any], key: str, known: bool | None) -> bool | None:
+    value = table.get(key)
+    return bool(value) if key in table and (value is None or isinstance(value, int)) else known
 
 
 def _samples_per_pack(raw: Mapping[str, Any]) -> int | None:
@@ -306,7 +323,7 @@ def report_on(batch: Batch, run: Run, name: str) -> InspectionReport:
     """Check a recognised batch and collect the report."""
     faults = run_checks(batch, run.settings)
     totals = [row.total for row in batch.rows if row.total is not None]
-    bridge, notes = _release(batch, run)
+    bridge, notes = release_of(batch, run)
     return InspectionReport(
         source=name,
         path=batch.path,
@@ -317,7 +334,7 @@ def report_on(batch: Batch, run: Run, name: str) -> InspectionReport:
         rows=len(batch.rows),
         sequences=tuple(sequence for row in batch.rows for sequence in sequences_of(batch, row)),
         findings=findings_of(faults, bridge, batch.generation),
-        cp=_preview(batch, bridge),
+        cp=preview_of(batch, bridge),
         notes=(*batch.notes, *notes),
         batch=batch,
     )
@@ -330,7 +347,7 @@ def _fits(generation: str, bridge: str) -> bool:
     return matches(_RELEASES.get(generation, "*"), bridge)
 
 
-def _release(batch: Batch, run: Run) -> tuple[str | None, tuple[str, ...]]:
+def release_of(batch: Batch, run: Run) -> tuple[str | None, tuple[str, ...]]:
     """Return the release to judge by, None when nobody named one that can have made the batch."""
     if run.bridge is None or batch.generation == "megatron-lm":
         return batch.release, ()
@@ -416,7 +433,7 @@ def sequences_of(batch: Batch, row: Row) -> list[Sequence]:
     return found
 
 
-def _preview(batch: Batch, bridge: str | None) -> Partition | None:
+def preview_of(batch: Batch, bridge: str | None) -> Partition | None:
     """Cut the first row for context parallelism, when the size is known and the row can be cut at all."""
     row = batch.rows[0]
     if batch.cp is None or row.total is None or not can_cut(row.total, batch.cp):

@@ -27,12 +27,17 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What one rank holds. cp_rank, dp_rank: None when neither the capture nor the rank's name tells."""
+    """What one rank holds.
+
+    cp_rank: None when neither the capture nor the rank's name tells; group: data parallel rank and number of the
+    micro-batch by the capture. Only ranks of one group hold the same batch.
+    """
 
     rank: str
     batch: Batch
+    run: Run
     cp_rank: int | None
-    dp_rank: int | None
+    group: tuple[int | None, int | None]
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -44,76 +49,84 @@ class _Held:
 def inspect_ranks(ranks: dict[str, dict[str, Any]], name: str, run: Run) -> InspectionReport:
     """Inspect per-rank batches: agreement of the boundaries, and reassembly of context parallel parts.
 
-    ranks: batch by rank name; a capture file's wrapping is taken off. Ranks of different data parallel groups hold
-    different batches and are compared within their group. A rank without any array is a stage that got no batch. When
-    one of the ranks holds the whole row, the parts are compared with it.
+    ranks: batch by rank name; a capture file's wrapping is taken off. Ranks of one data parallel group are compared.
+    A rank without any array is a stage that got no batch. When one of the ranks holds the whole row, the parts are
+    compared with it.
     """
-    from skill_run.batch.inspect import InspectionReport, findings_of, sequences_of
+    from skill_run.batch.inspect import InspectionReport, findings_of, preview_of, release_of, sequences_of
 
-    held, missing, settings = _hold(ranks, run)
+    held, missing = _hold(ranks, run)
     if not held:
         raise InputError(f"{name}: none of the {len(ranks)} ranks holds a batch")
+    packed = [item for item in held if item.boundaries]
+    wholes = [item for item in packed if not item.batch.per_rank and item.batch.rows[0].tokens is not None]
+    shown = next(iter(wholes or packed or held))
     faults: list[Fault] = []
     notes: list[str] = []
     cut: Partition | None = None
-    groups: dict[int | None, list[_Held]] = defaultdict(list)
-    for item in held:
-        groups[item.dp_rank].append(item)
-    packed = [item for item in held if item.boundaries]
     if packed:
         table = packed[0].batch.rows[0].physical
         label = table.key if table is not None else "cu_seqlens_q"
-        lost = [*missing, *(item.rank for item in held if not item.boundaries)]
-        faults += [_without(rank, label) for rank in lost]
-        for group in groups.values():
+        faults += [_without(rank, label) for rank in [*missing, *(item.rank for item in held if not item.boundaries)]]
+        for group in _groups(held):
             faults += _disagreeing(group, label)
             found, told, group_cut = _compare(group)
             faults += found
             notes += told
             cut = cut or group_cut
-    wholes = [item for item in packed if not item.batch.per_rank and item.batch.rows[0].tokens is not None]
-    shown = next(iter(wholes or packed or held)).batch
-    seen = {(fault.rule, fault.message) for fault in faults}
-    for item in held:
-        for fault in run_checks(item.batch, settings[item.rank]):
-            if (fault.rule, fault.message) not in seen:
-                seen.add((fault.rule, fault.message))
-                faults.append(fault)
-    row = shown.rows[0]
+    faults += _own_faults(held, faults)
+    bridge, remarks = release_of(shown.batch, shown.run)
+    row = shown.batch.rows[0]
     return InspectionReport(
         source=name,
         path="ranks",
-        generation=shown.generation,
-        because=f"{len(ranks)} ranks hold it; {shown.because}",
-        meaning=shown.meaning,
+        generation=shown.batch.generation,
+        because=f"{len(ranks)} ranks hold it; {shown.batch.because}",
+        meaning=shown.batch.meaning,
         tokens=row.total,
         rows=len(ranks),
-        sequences=tuple(sequences_of(shown, row)),
-        findings=findings_of(faults, run.bridge if run.asked else None, shown.generation),
-        cp=cut,
-        notes=(*shown.notes, *dict.fromkeys(notes)),
-        batch=shown,
+        sequences=tuple(sequences_of(shown.batch, row)),
+        findings=findings_of(faults, bridge, shown.batch.generation),
+        cp=cut or preview_of(shown.batch, bridge),
+        notes=(*shown.batch.notes, *remarks, *dict.fromkeys(notes)),
+        batch=shown.batch,
     )
 
 
-def _hold(ranks: dict[str, dict[str, Any]], run: Run) -> tuple[list[_Held], list[str], dict[str, Any]]:
-    """Return what the ranks hold, the names of ranks without any batch, and the checks' settings by rank."""
-    from skill_run.batch.inspect import _unwrapped, recognised
+def _hold(ranks: dict[str, dict[str, Any]], run: Run) -> tuple[list[_Held], list[str]]:
+    """Return what the ranks hold, and the names of ranks without any batch."""
+    from skill_run.batch.inspect import recognised, unwrapped
 
     held: list[_Held] = []
     missing: list[str] = []
-    settings: dict[str, Any] = {}
     for rank, raw in ranks.items():
-        inner, told = _unwrapped(dict(raw), run)
+        inner, told = unwrapped(dict(raw), run)
         if all(inner.get(key) is None for key in (*BOUNDARY_KEYS, *STREAM_KEYS)):
             missing.append(rank)
             continue
-        batch, _ = recognised(inner, told)
+        batch, completed = recognised(inner, told)
         in_name = _CP_IN_NAME.search(rank.lower())
         cp_rank = told.cp_rank if told.cp_rank is not None else int(in_name.group(1)) if in_name else None
-        held.append(_Held(rank, batch, cp_rank, told.dp_rank))
-        settings[rank] = told.settings
-    return held, missing, settings
+        held.append(_Held(rank, batch, completed, cp_rank, (told.dp_rank, told.number)))
+    return held, missing
+
+
+def _groups(held: list[_Held]) -> list[list[_Held]]:
+    """Return the ranks that hold one batch together."""
+    found: dict[tuple[int | None, int | None], list[_Held]] = defaultdict(list)
+    for item in held:
+        found[item.group].append(item)
+    return list(found.values())
+
+
+def _own_faults(held: list[_Held], known: list[Fault]) -> Iterator[Fault]:
+    """Yield what is wrong with each rank's own batch, each sentence once."""
+    seen = {(fault.rule, fault.message) for fault in known}
+    for item in held:
+        for fault in run_checks(item.batch, item.run.settings):
+            if (fault.rule, fault.message) not in seen:
+                seen.add((fault.rule, fault.message))
+                yield fault
 
 
 def _without(rank: str, key: str) -> Fault:
@@ -135,17 +148,22 @@ def _compare(group: list[_Held]) -> tuple[list[Fault], list[str], Partition | No
     Return faults, notes, and the cut.
     """
     parts = [item for item in group if item.batch.per_rank]
+    wholes = [item for item in group if not item.batch.per_rank]
+    faults = list(_unequal(wholes))
     if len(parts) < 2:
-        return [], [], None
+        return faults, [], None
     row, size = parts[0].batch.rows[0], parts[0].batch.cp
     if row.physical is None or row.total is None or size is None or not (is_sound(row) and can_cut(row.total, size)):
-        return [], [], None
+        return faults, [], None
     by_rank = _by_cp_rank(parts, size)
     if by_rank is None:
-        return [], [f"{len(parts)} parts of context parallel size {size} are given: they are not put together"], None
-    faults = [fault for members in by_rank for fault in _unequal(members)]
+        return (
+            faults,
+            [f"{len(parts)} parts of context parallel size {size} are given: they are not put together"],
+            None,
+        )
+    faults += [fault for members in by_rank for fault in _unequal(members)]
     cut = partition(row.physical.trimmed, row.total, size)
-    wholes = [item for item in group if not item.batch.per_rank]
     for key in STREAM_KEYS:
         arrays = [array for members in by_rank if (array := _stream(members, key)) is not None]
         if len(arrays) == size and all(array.size * size == row.total for array in arrays):
@@ -169,7 +187,7 @@ def _unequal(members: list[_Held]) -> Iterator[Fault]:
         for item, array in there[1:]:
             if not np.array_equal(array, there[0][1]):
                 message = (
-                    f"Ranks {there[0][0].rank} and {item.rank} hold the same part of the row, but their {key} differ."
+                    f"Ranks {there[0][0].rank} and {item.rank} hold the same tokens of the row, but their {key} differ."
                 )
                 yield Fault("batch-ranks-agree", message, (f"{item.rank}.{key}",))
 

@@ -227,7 +227,7 @@ def _per_row(raw: Mapping[str, Any], key: str, count: int) -> list[int | None]:
     if value is None or isinstance(value, str | dict):
         return [None] * count
     numbers = (number for row in number_rows(value, key)[0] for number in integers(row, key).reshape(-1))
-    flat = [int(number) for number in islice(numbers, max(count, 2))]
+    flat: list[int | None] = [int(number) for number in islice(numbers, max(count, 2))]
     if len(flat) == 1:
         return flat * count
     return [flat[index] if index < len(flat) else None for index in range(count)]

@@ -121,27 +121,23 @@ def expected_fingerprints(config: Config) -> tuple[str, ...]:
     """
     from skill_run.config.model import State
 
-    kwargs = "dataset.dataset_kwargs"
+    kwargs, cap = "dataset.dataset_kwargs", "dataset.offline_packing_specs.max_single_sequence_length"
     if not matches(">=0.6", config.version) or config.dataset_type not in (None, "GPTSFTDatasetConfig"):
         return ()
     if any(config.is_given(f"dataset.{name}") is not False for name in ("preprocessing", "hf_dataset")):
         return ()
-    inside = {name.removeprefix(f"{kwargs}."): value for name, value in config.values.items() if _below(name, kwargs)}
-    names = ["dataset.seq_length", "dataset.seed", *([] if inside else [kwargs])]
-    values = {name: config.get(name) for name in (*names, "dataset.offline_packing_specs.max_single_sequence_length")}
-    least = State.UNSET if config.base == "complete" else State.SET
-    told = all(value.state in (State.SET, least) for name, value in values.items() if name in names)
-    if not told or any(value.state is not State.SET for value in inside.values()):
+    start = f"{kwargs}."
+    inside = {name.removeprefix(start): value for name, value in config.values.items() if name.startswith(start)}
+    length, seed, whole, longest = (config.get(name) for name in ("dataset.seq_length", "dataset.seed", kwargs, cap))
+    enough = (State.SET, State.UNSET) if config.base == "complete" else (State.SET,)
+    covered = [length, seed, *(inside.values() if inside else [whole])]
+    nested = any("." in name for name in inside)
+    if nested or longest.state is State.UNKNOWN or any(value.state not in enough for value in covered):
         return ()
-    given = {name: value.value for name, value in inside.items()} if inside else values[kwargs].value
-    length, seed, longest = (value.value for name, value in values.items() if name != kwargs)
+    given: Any = {name: value.value for name, value in inside.items()} if inside else whole.value
     # Nothing and an empty mapping are the same options, but not the same text.
     options = [given] if given else [None, {}]
-    return tuple(fingerprint(length, seed, option, longest) for option in options)
-
-
-def _below(name: str, parent: str) -> bool:
-    return name.startswith(f"{parent}.")
+    return tuple(fingerprint(length.value, seed.value, option, longest.value) for option in options)
 
 
 def fingerprint(seq_length: Any, seed: Any, dataset_kwargs: Any, longest: Any = None) -> str:

@@ -115,8 +115,8 @@ def _notes(dataset: Dataset, run: Run, statistics: Statistics, checker: Checker,
     notes = []
     if size is None:
         notes.append(
-            "neither the file name, its metadata nor a config tells the pack size, so fill is relative to the widest row "
-            f"({statistics.widest_row} tokens)"
+            "neither the file name, its metadata nor a config tells the pack size, so fill is relative to the widest "
+            f"row ({statistics.widest_row} tokens)"
         )
     old = run.bridge is not None and not matches(">=0.7.0.dev0", run.bridge)
     if checker.trained_padding and (run.bridge is None or old):

@@ -45,7 +45,7 @@
   document.addEventListener("focusin", showOrHide);
   document.addEventListener("focusout", hide);
   // Reaching a cell by key may scroll, so the numbers follow it.
-  for (const name of ["scroll", "resize"]) addEventListener(name, () => { hide(); }, { passive: true });
+  for (const name of ["scroll", "resize"]) addEventListener(name, () => { if (shown) place(); }, { passive: true });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 
   const middleOf = (cell) => {
