@@ -263,8 +263,9 @@ async def test_an_argument_given_as_null_counts_as_not_given(client: Client) -> 
 
 
 async def test_long_names_and_values_are_cut(client: Client) -> None:
-    text = "model:\n" + "".join(f"  {'k' * 100}{number}: 1\n" for number in range(60))
-    text += f"  pipeline_dtype: {'v' * 5000}\ndataset:\n  pack_sequences_in_batch: [{', '.join(['1'] * 2000)}]\n"
+    text = f"dataset:\n  pack_sequences_in_batch: [{', '.join(['1'] * 2000)}]\n"
+    text += f"model:\n  pipeline_dtype: {'v' * 5000}\n"
+    text += "".join(f"  {'k' * 100}{number}: 1\n" for number in range(60))
     result = await client.call_tool("validate_config", {"config_text": text, "bridge": "0.6.2", "max_findings": 50})
     report = result.structured_content
     assert report is not None

@@ -12,7 +12,6 @@ reads data writes its own files; a failure to write is printed once and training
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import os
 import sys
@@ -109,7 +108,7 @@ class _Recorder:
             print(f"skill-run capture: no batch is dumped any more: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _write(self, batch: Any, info: dict[str, Any]) -> None:
-        torch = importlib.import_module("torch")
+        torch = _torch()
         os.makedirs(self._directory, exist_ok=True)
         path = os.path.join(self._directory, f"rank{info['rank']}_batch{info['number']}.pt")
         # A file under its last name is complete, also when the job is killed.
@@ -140,6 +139,11 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._data_iterator, name)
+
+
+def _torch() -> Any:
+    """Return torch, which a job that trains has loaded long before."""
+    return sys.modules["torch"]
 
 
 def _plain(value: Any, torch: Any, depth: int) -> Any:
@@ -179,7 +183,7 @@ def _named(value: Any) -> str:
 
 def _info(model: Any) -> dict[str, Any]:
     """Return this rank, its place in the parallel groups where Megatron-Core knows it, and the release."""
-    torch = importlib.import_module("torch")
+    torch = _torch()
     there = torch.distributed.is_available() and torch.distributed.is_initialized()
     info: dict[str, Any] = {
         "form": "micro_batch",
@@ -216,7 +220,8 @@ def _own_groups(model: Any) -> dict[str, Any]:
 
 
 def _installed(distribution: str) -> str | None:
-    metadata = importlib.import_module("importlib.metadata")
+    from importlib import metadata
+
     try:
         return str(metadata.version(distribution))
     except metadata.PackageNotFoundError:

@@ -93,14 +93,14 @@ def validate(inputs: tuple[str, ...], **options: Any) -> int:
         recipe=settings["recipe"],
         overrides=overrides,
         form=form if text is not None else None,
+        folder=Path.cwd(),
     )
     if options["fix"] or options["fix_semantic"]:
         from skill_run.rules.fix import fix_config
 
         fixed = fix_config(sources, rules, semantic=options["fix_semantic"], **settings)
         return _finish_fix(fixed, source, options)
-    config = engine.build_config(sources, **settings)
-    report = engine.report_on(config, rules, sources[0].name)
+    report = engine.judge_sources(sources, rules, **settings)
     _emit(_rendered(report, options, sys.stdout), options["output"])
     return EXIT_FINDINGS if report.at_least(options["level"]) else EXIT_CLEAN
 

@@ -1,7 +1,7 @@
 """Public bug reports as small batches: the right verdict, rule and field for each.
 
-All 18 come out right. In two the reporter points at a place rather than at a key ("row 0", "tokens (rows)"), and the field
-here is the key that tells it.
+All of them come out right. Where a reporter points at a place rather than at a key ("row 0", "tokens (rows)"), the
+field here is the key that tells it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from skill_run.bundle.load import load_rules
 from skill_run.errors import InputError
 
 EXAMPLES = settings(
-    derandomize=True, deadline=None, database=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
+    derandomize=True, deadline=None, database=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
 )
 BATCH_RULES = {rule.id for rule in load_rules() if rule.computed == "batch"}
 

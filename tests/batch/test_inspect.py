@@ -116,6 +116,8 @@ def test_without_a_release_the_message_names_those_that_have_the_fault() -> None
     (finding,) = inspect_batch(RAGGED, cp=2).findings
     assert "Megatron-Bridge 0.3 and 0.4" in finding.message
     assert "From 0.5.1 on" in finding.message
+    assert any("cut as 0.5.1 and newer cut" in note for note in inspect_batch(RAGGED, cp=2).notes)
+    assert not any("newer cut" in note for note in inspect_batch(RAGGED, cp=2, bridge="0.4.2").notes)
 
 
 def test_a_batch_that_only_one_release_writes_is_judged_by_it() -> None:

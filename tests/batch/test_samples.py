@@ -20,13 +20,14 @@ RECOGNISED = {
     "0.3.1/batch_inbatch_*": ("in_batch_packed", "<=0.5"),
     "0.6.2/batch_inbatch_*": ("in_batch_packed", ">=0.6"),
     "0.6.2/batch_energon_inbatch_*": ("in_batch_packed", ">=0.6"),
-    "0.3.1/*": ("offline_packed", "<=0.5"),
+    "0.[345].?/*": ("offline_packed", "<=0.5"),
     "0.6.2/*": ("offline_packed", ">=0.6"),
     "mcore-*": ("megatron_lm_sft", "megatron-lm"),
 }
 SENTINELS = "batch-sentinels-reach-the-cut"
 OTHER_CUT = "batch-part-is-no-ranks-cut"
 LENGTHS = "batch-logical-matches-physical"
+MISSING = "batch-logical-boundaries-missing"
 DROPPED = "batch-last-token-dropped"
 # What upstream's own code does wrong, by sample: the rule and how many rows have the fault. All others are clean.
 FAULTY = {
@@ -50,6 +51,10 @@ FAULTY = {
     "0.3.1/batch_offline_mult4_padcu_mb2": {LENGTHS: 1},
     "0.3.1/batch_offline_mult4_padcu_padrow": {LENGTHS: 1},
     "0.3.1/batch_offline_mult4_padcu_single": {LENGTHS: 1},
+    "0.5.1/batch_offline_mult4_padcu_dprank_global": {LENGTHS: 2},
+    # Parquet packs of 0.4 are read without their multiple.
+    "0.4.2/batch_offline_mult4_cp2_dprank_global": {MISSING: 3},
+    "0.4.2/batch_offline_mult8_cp2_dprank_global": {MISSING: 3, SENTINELS: 1},
 }
 
 

@@ -211,7 +211,7 @@ def test_names_that_every_release_or_none_has_tell_nothing(names: Sequence[str])
 def test_the_release_is_implied_by_names_and_the_reason_names_one(names: list[str], release: str, told_by: str) -> None:
     choice = choose(None, Evidence(names, None, ()))
     assert (choice.version, choice.release) == (release, release)
-    assert choice.because.startswith(f"implied by the input: field {told_by} does not fit ")
+    assert choice.because.startswith(f"implied by the input: field {told_by}; it does not fit ")
     assert release not in choice.because
 
 
@@ -258,7 +258,7 @@ def test_a_hint_restricts_the_releases(hints: list[tuple[str, str]], release: st
 @pytest.mark.usefixtures("nothing_installed")
 def test_the_reason_repeats_the_hint_that_decided() -> None:
     because = choose(None, Evidence((), None, [("<0.6", "the flag --packed_sequence")])).because
-    assert because == "implied by the input: the flag --packed_sequence does not fit 0.6.2, 0.7.0.dev0"
+    assert because == "implied by the input: the flag --packed_sequence; it does not fit 0.6.2, 0.7.0.dev0"
 
 
 @pytest.mark.usefixtures("nothing_installed")
@@ -278,7 +278,7 @@ def test_the_release_is_implied_by_an_import(line: str, release: str, module: st
     text = f"{line}\nfrom megatron.bridge.recipes.llama import llama3_8b_sft_config\ncfg = llama3_8b_sft_config()\n"
     choice = choice_for(text)
     assert choice.release == release
-    assert choice.because.startswith(f"implied by the input: import of {module} does not fit ")
+    assert choice.because.startswith(f"implied by the input: import of {module}; it does not fit ")
 
 
 @pytest.mark.usefixtures("nothing_installed")
@@ -293,7 +293,7 @@ def test_the_release_is_implied_by_an_import(line: str, release: str, module: st
 )
 def test_the_release_is_implied_by_a_recipe_that_only_some_have(recipe: str, release: str, others: str) -> None:
     choice = choice_for(None, recipe=recipe)
-    assert choice == BridgeChoice(release, release, f"implied by the input: recipe {recipe} does not fit {others}")
+    assert choice == BridgeChoice(release, release, f"implied by the input: recipe {recipe}; it does not fit {others}")
 
 
 @pytest.mark.usefixtures("nothing_installed")

@@ -111,7 +111,7 @@ def test_newest_published_release_that_knows_all_flags_is_used() -> None:
 
 def test_flag_that_the_release_does_not_know_is_remarked() -> None:
     source = command(f"torchrun run_recipe.py --recipe {RECIPE} -cp 2 model.seq_length=1", "0.5.1")
-    assert rules(source) == ["ignored-flag"]
+    assert rules(source) == ["unknown-flag"]
     assert "releases that do: 0.6.2" in source.remarks[0].message
     assert source.remarks[0].location == Location(column=5)
     assert values(source) == {"model.seq_length": 1}

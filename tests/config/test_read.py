@@ -189,22 +189,31 @@ DEEP = 10_000
         ("yaml", "model:\n\ta: 1\n", "<text>:2:1: not valid YAML: found character that cannot start any token"),
         ("yaml", "a: 1\na: 2\n", "<text>:2:4: the key 'a' is given twice in one mapping"),
         ("yaml", "a: &x {b: *x}\n", "<text>:1:11: the anchor 'x' contains itself"),
-        ("yaml", "[" * DEEP + "]" * DEEP, "<text>:1:1000: not valid YAML: exceeded maximum nesting depth"),
         ("yaml", "- " * DEEP + "a\n", "<text>:1:129: the YAML is nested deeper than 64 levels"),
         ("json", "", "<text>:1:1: not valid JSON: Expecting value"),
         ("json", "[1]", "<text> does not hold a config: the top level must be a mapping of sections"),
         ("json", "null", "<text> does not hold a config: the top level must be a mapping of sections"),
         ("json", '{"a": 1, "a": 2}', "<text>:1:15: the key 'a' is given twice in one mapping"),
         ("json", '{"a": 1,}', "<text>:1:9: not valid JSON: Expecting property name enclosed in double quotes"),
-        ("json", '{"a":' * DEEP + "1" + "}" * DEEP, "<text>: the JSON is nested too deep"),
         ("json", '{"a": ' * 70 + "1" + "}" * 70, "<text>: the mapping is nested deeper than 64 levels"),
         ("json", '{"a": ' + "9" * 5000 + "}", "<text>: the JSON holds a number with too many digits"),
         ("json", '{"a": ' + "9" * 500 + "}", "<text>: a number of more than 400 digits is out of range"),
     ],
 )
 def test_text_that_is_no_config_is_refused_in_one_sentence(form: Form, text: str, sentence: str) -> None:
-    found = refusal(text, form=form)
-    assert found == sentence or (sentence.endswith("nesting depth") and found.endswith("nesting depth"))
+    assert refusal(text, form=form) == sentence
+
+
+def test_yaml_too_deep_for_the_parser_is_refused() -> None:
+    # Newer versions of the parser stop by themselves, older ones leave it to the limit of this project.
+    sentence = refusal("[" * DEEP + "]" * DEEP, form="yaml")
+    assert sentence.endswith(("exceeded maximum nesting depth", "nested deeper than 64 levels"))
+
+
+def test_json_too_deep_for_the_parser_is_refused() -> None:
+    # How deep the parser of the standard library goes depends on the version of Python.
+    sentence = refusal('{"a":' * DEEP + "1" + "}" * DEEP, form="json")
+    assert sentence in ("<text>: the JSON is nested too deep", "<text>: the mapping is nested deeper than 64 levels")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from skill_run.bridge.recipes import find_recipe
-from skill_run.bridge.release import NO_DEFAULT, index, known_releases, load_release
 from skill_run.bridge.version import Evidence, choose
 from skill_run.config.config import Config
-from skill_run.config.model import NOWHERE, Assignment, Location, Plain, Remark, Source, State, Unknown
+from skill_run.config.model import CONDITION, NOWHERE, Assignment, Location, Plain, Remark, Source, State, Unknown
 from skill_run.config.resolve import evidence_names, resolve
 from skill_run.errors import InputError
 from skill_run.rules.validate import build_config, read_sources
@@ -96,169 +95,6 @@ def test_dotted_and_nested_spelling_resolve_alike() -> None:
     dotted = resolved({"model.context_parallel_size": 2, "dataset.offline_packing_specs.pad_seq_to_mult": 4})
     assert nested.values == dotted.values
     assert nested.dataset_type == dotted.dataset_type == "GPTSFTDatasetConfig"
-
-
-@pytest.mark.parametrize(
-    ("field", "default"),
-    [
-        ("model.context_parallel_size", 1),
-        ("model.sequence_parallel", False),
-        ("ddp.average_in_collective", False),
-        ("validation.eval_iters", 100),
-        ("checkpoint.ckpt_format", "torch_dist"),
-        ("dataset.offline_packing_specs.pad_seq_to_mult", None),
-        ("peft.type", None),
-    ],
-)
-def test_a_field_that_is_not_set_has_the_default_of_the_release(field: str, default: Plain) -> None:
-    assert state(resolved({"train.micro_batch_size": 1}), field) == (UNSET, default)
-
-
-def test_packing_specs_have_their_defaults_once_any_of_them_is_set() -> None:
-    config = resolved({"dataset.offline_packing_specs.packed_sequence_size": 4096})
-    assert state(config, "dataset.offline_packing_specs.pad_seq_to_mult") == (UNSET, 1)
-
-
-@pytest.mark.parametrize(("bridge", "default"), [("0.3.1", None), ("0.5.1", None), ("0.6.2", False)])
-def test_the_packing_switch_is_null_in_releases_without_it(bridge: str, default: Plain) -> None:
-    config = resolved(
-        {"model.sequence_parallel": True, "dataset": {"_target_": "x.GPTSFTDatasetConfig"}}, bridge=bridge
-    )
-    assert state(config, "dataset.enable_offline_packing") == (UNSET, default)
-
-
-@pytest.mark.parametrize(
-    ("field", "reason"),
-    [
-        ("model.num_layers", "comes from the model's provider or Hugging Face config"),
-        ("model.num_attention_heads", "comes from the model's provider or Hugging Face config"),
-        ("model.num_moe_experts", "comes from the model's provider or Hugging Face config"),
-        ("model.seq_length", "comes from the model's provider or Hugging Face config"),
-        ("model.cuda_graph_modules", "may be set by the recipe"),
-        ("train.micro_batch_size", "is given when the run is launched"),
-        ("train.global_batch_size", "is given when the run is launched"),
-        ("dataset.seq_length", "is given when the run is launched"),
-        ("dataset.type", "the class is not named"),
-        ("model.type", "the class is not named"),
-    ],
-)
-def test_what_a_partial_config_leaves_to_others_is_unknown_with_a_reason(field: str, reason: str) -> None:
-    found = resolved({"model.context_parallel_size": 2}).get(field)
-    assert (found.state, found.reason) == (UNKNOWN, reason)
-
-
-@pytest.mark.parametrize("field", index()["architecture_fields"])
-def test_architecture_is_unknown_until_it_is_given(field: str) -> None:
-    assert resolved({"train.micro_batch_size": 1}).get(field).state is UNKNOWN
-
-
-def test_given_architecture_is_set() -> None:
-    assert state(resolved({"model.num_layers": 32}), "model.num_layers") == (SET, 32)
-
-
-def full_dump(bridge: str, **changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a config with every field of the sections that are always there, as the library dumps it."""
-    release = load_release(bridge)
-    data: dict[str, Any] = {"_target_": "megatron.bridge.training.config.ConfigContainer"}
-    for name, spec in release.fields.items():
-        section, _, leaf = name.partition(".")
-        if leaf and section not in release.optional_sections and not spec.foreign and spec.default is not NO_DEFAULT:
-            data.setdefault(section, {})[leaf] = spec.default
-    data["dataset"] = {"_target_": "megatron.bridge.training.config.GPTDatasetConfig"}
-    data["model"]["num_attention_heads"] = 32
-    for section, values in changes.items():
-        data[section].update(values)
-    return data
-
-
-@pytest.mark.parametrize("bridge", known_releases())
-def test_a_full_dump_leaves_nothing_to_the_model_or_the_launcher(bridge: str) -> None:
-    config = resolved(full_dump(bridge, model={"num_layers": 4}), bridge=bridge)
-    assert (config.base, config.final, config.base_text) == ("complete", True, "the input is a full config")
-    assert state(config, "model.num_layers") == (SET, 4)
-    assert config.get("model.num_moe_experts").state is not UNKNOWN
-    assert config.get("train.micro_batch_size").state is not UNKNOWN
-    assert config.remarks == []
-
-
-@pytest.mark.parametrize("bridge", known_releases())
-def test_what_a_full_dump_lacks_is_null_or_default_and_never_unknown(bridge: str) -> None:
-    dump = full_dump(bridge)
-    dump["model"].pop("num_moe_experts", None)
-    dump["model"].pop("context_parallel_size")
-    config = resolved(dump, bridge=bridge)
-    assert state(config, "model.num_moe_experts") == (UNSET, None)
-    assert state(config, "model.context_parallel_size") == (UNSET, 1)
-
-
-def test_a_container_of_a_few_fields_is_no_full_dump() -> None:
-    config = resolved({"_target_": "x.ConfigContainer", "model": {"context_parallel_size": 2}})
-    assert config.base == "defaults"
-    assert config.final
-    assert config.get("model.num_layers").state is UNKNOWN
-    assert state(config, "train.micro_batch_size") == (UNSET, None)
-
-
-NULLS = """dataset:
-  _target_: x.GPTSFTDatasetConfig
-  offline_packing_specs: null
-peft: null
-comm_overlap:
-"""
-
-
-@pytest.mark.parametrize(
-    ("field", "line"),
-    [
-        ("dataset.offline_packing_specs", 3),
-        ("dataset.offline_packing_specs.pad_seq_to_mult", 3),
-        ("peft", 4),
-        ("peft.dim", 4),
-        ("comm_overlap", 5),
-        ("comm_overlap.tp_comm_overlap", 5),
-    ],
-)
-def test_a_null_section_makes_its_fields_null_at_its_own_place(field: str, line: int) -> None:
-    config = resolved(NULLS)
-    assert state(config, field) == (SET, None)
-    assert config.get(field).location.line == line
-    assert config.is_given(field) is False
-
-
-@pytest.mark.parametrize(
-    ("source", "overrides"),
-    [
-        ("comm_overlap: null\ncomm_overlap.tp_comm_overlap: true\n", []),
-        ("comm_overlap: null\n", ["++comm_overlap.tp_comm_overlap=true"]),
-    ],
-)
-def test_a_value_below_a_null_section_brings_the_section_back(source: str, overrides: list[str]) -> None:
-    config = resolved(source, overrides)
-    assert config.is_given("comm_overlap") is True
-    assert state(config, "comm_overlap.tp_comm_overlap") == (SET, True)
-
-
-def test_null_after_values_takes_them_away() -> None:
-    config = resolved("dataset.offline_packing_specs.pad_seq_to_mult: 4\ndataset.offline_packing_specs: null\n")
-    assert config.is_given("dataset.offline_packing_specs") is False
-    assert state(config, "dataset.offline_packing_specs.pad_seq_to_mult") == (SET, None)
-
-
-@pytest.mark.parametrize("empty", ["{}", "{_target_: x.CommOverlapConfig}"])
-def test_an_empty_section_changes_no_default(empty: str) -> None:
-    config = resolved(f"comm_overlap: {empty}\nmodel: {{}}\n")
-    assert state(config, "model.context_parallel_size") == (UNSET, 1)
-    assert not [held for name, held in config.values.items() if name.startswith("model.")]
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({"peft.dim": 8}, True), ({"peft": None}, False), ({"mixed_precision": "bf16_mixed"}, None)],
-)
-def test_a_section_is_given_when_anything_below_it_is(given: dict[str, Any], expected: bool | None) -> None:
-    config = resolved(given)
-    assert config.is_given("peft") is (False if expected is None else expected)
-    assert config.is_given("mixed_precision") is (expected is None)
 
 
 @pytest.mark.parametrize(
@@ -373,228 +209,6 @@ def test_a_wrong_type_is_told_in_the_users_own_spelling(bridge: str, field: str)
     assert refusal({name: "x"}, bridge=bridge) == f"{name} is 'x', but it must be a whole number"
 
 
-# (old name, canonical name, releases that write the old one)
-RENAMED = [
-    ("dataset.packed_sequence_specs.pad_seq_to_mult", "dataset.offline_packing_specs.pad_seq_to_mult", "0.5.1"),
-    ("dataset.pack_sequences_in_batch", "dataset.enable_in_batch_packing", "0.5.1"),
-    ("train.eval_iters", "validation.eval_iters", "0.3.1"),
-    ("train.eval_interval", "validation.eval_interval", "0.3.1"),
-    ("train.skip_train", "validation.skip_train", "0.3.1"),
-    ("dist.lazy_init", "dist.lazy_mpu_init", "0.3.1"),
-    ("model.cuda_graph_scope", "model.cuda_graph_modules", "0.4.2"),
-]
-STILL_READ = {
-    "dist.lazy_init",
-    "model.cuda_graph_scope",
-    "train.eval_iters",
-    "train.eval_interval",
-    "train.skip_train",
-}
-EXAMPLE: dict[str, Plain] = {
-    "pad_seq_to_mult": 8,
-    "eval_iters": 8,
-    "eval_interval": 8,
-    "cuda_graph_modules": ["attn"],
-}
-
-
-def example(canonical: str) -> Plain:
-    return EXAMPLE.get(canonical.rpartition(".")[2], True)
-
-
-def test_every_recorded_rename_is_covered_here() -> None:
-    covered = {(old.removesuffix(".pad_seq_to_mult"), new.removesuffix(".pad_seq_to_mult")) for old, new, _ in RENAMED}
-    covered.add(("dataset.sequence_length", "dataset.seq_length"))
-    assert {(rename["old"], rename["new"]) for rename in index()["renames"]} == covered
-
-
-@pytest.mark.parametrize(("old", "canonical", "last"), RENAMED)
-def test_an_old_name_in_an_old_release_sets_the_canonical_field(old: str, canonical: str, last: str) -> None:
-    config = resolved({old: example(canonical)}, bridge=last)
-    assert state(config, canonical) == (SET, example(canonical))
-    assert config.get(canonical).written == old
-    assert config.written(canonical) == old
-    assert config.remarks == []
-
-
-@pytest.mark.parametrize(("old", "canonical", "last"), RENAMED)
-def test_a_new_name_in_an_old_release_is_reported_and_fixed_to_the_old_one(old: str, canonical: str, last: str) -> None:
-    config = resolved({canonical: example(canonical)}, bridge=last)
-    told = remark(config)
-    assert told.rule == "renamed-field"
-    assert told.fields == (canonical,)
-    assert told.fix == {old: example(canonical)}
-    assert f"not of {last}; this release calls it {old}." in told.message
-    assert canonical not in config.values
-
-
-@pytest.mark.parametrize("bridge", ["0.6.2", "0.7.0.dev0"])
-@pytest.mark.parametrize(("old", "canonical", "last"), [entry for entry in RENAMED if entry[0] not in STILL_READ])
-def test_an_old_name_in_a_new_release_is_reported_and_fixed_to_the_new_one(
-    old: str, canonical: str, last: str, bridge: str
-) -> None:
-    config = resolved({old: example(canonical)}, bridge=bridge)
-    told = remark(config)
-    assert told.rule == "renamed-field"
-    assert told.fields == (old,)
-    assert told.fix[canonical] == example(canonical)
-    assert told.message.endswith("Upstream drops it without an error, so the setting has no effect.")
-    assert canonical not in config.values
-
-
-@pytest.mark.parametrize("old", ["dist.lazy_init", "model.cuda_graph_scope"])
-def test_an_old_name_that_a_new_release_still_reads_sets_the_canonical_field(old: str) -> None:
-    canonical = next(new for name, new, _ in RENAMED if name == old)
-    config = resolved({old: example(canonical)}, bridge="0.6.2")
-    assert state(config, canonical) == (SET, example(canonical))
-    assert config.remarks == []
-
-
-@pytest.mark.parametrize("field", ["train.eval_iters", "train.eval_interval", "train.skip_train"])
-def test_a_field_that_was_copied_to_another_section_is_still_a_field_of_its_own(field: str) -> None:
-    value = True if field.endswith("train") else 8
-    config = resolved({field: value}, bridge="0.6.2")
-    assert state(config, field) == (SET, value)
-    assert config.remarks == []
-
-
-def test_packing_specs_of_an_older_release_are_fixed_as_one_with_the_switch() -> None:
-    specs = {"packed_sequence_size": 4096, "pad_seq_to_mult": 8}
-    told = remark(resolved({"dataset": {"packed_sequence_specs": specs}}))
-    assert told.fields == tuple(f"dataset.packed_sequence_specs.{name}" for name in specs)
-    assert told.fix == {
-        "dataset.offline_packing_specs.packed_sequence_size": 4096,
-        "dataset.offline_packing_specs.pad_seq_to_mult": 8,
-        "dataset.enable_offline_packing": True,
-    }
-    assert told.message.startswith(
-        "dataset.packed_sequence_specs is a name of Megatron-Bridge 0.3.1 to 0.5.1, not of 0.6.2; write "
-    )
-
-
-def test_null_packing_specs_of_an_older_release_do_not_switch_packing_on() -> None:
-    told = remark(resolved({"dataset.packed_sequence_specs": None}))
-    assert told.fix == {"dataset.offline_packing_specs": None}
-
-
-def test_the_old_name_gives_way_where_the_new_one_is_set_too() -> None:
-    source = {
-        "dataset.packed_sequence_specs.packed_sequence_size": 2048,
-        "dataset.offline_packing_specs.packed_sequence_size": 4096,
-    }
-    config = resolved(source)
-    assert remark(config).fix == {}
-    assert state(config, "dataset.offline_packing_specs.packed_sequence_size") == (SET, 4096)
-
-
-@pytest.mark.parametrize(
-    ("dataset_type", "given", "length"),
-    [
-        ("GPTDatasetConfig", {"sequence_length": 4096}, 4096),
-        ("GPTDatasetConfig", {"seq_length": 4096}, 4096),
-        ("FinetuningDatasetConfig", {"seq_length": 4096}, 4096),
-    ],
-)
-def test_both_spellings_of_the_length_are_read_before_0_6(
-    dataset_type: str, given: dict[str, int], length: int
-) -> None:
-    config = resolved({"dataset": {"_target_": f"x.{dataset_type}", **given}}, bridge="0.5.1")
-    assert state(config, "dataset.seq_length") == (SET, length)
-    assert config.remarks == []
-
-
-def test_the_old_spelling_of_the_length_is_still_read_in_0_6() -> None:
-    config = resolved({"dataset": {"_target_": "x.GPTDatasetConfig", "sequence_length": 4096}})
-    assert state(config, "dataset.seq_length") == (SET, 4096)
-
-
-DROPPED = "Upstream drops it without an error, so the setting has no effect."
-KEY_ERROR = "Hydra stops with a key error; adding '+' would only hide it, since the value is then skipped."
-SKIPPED = "The override is accepted, then skipped with a logged warning only."
-
-
-@pytest.mark.parametrize(
-    ("misspelt", "meant"),
-    [
-        ("model.context_paralel_size", "model.context_parallel_size"),
-        ("train.micro_batchsize", "train.micro_batch_size"),
-        ("context_parallel_size", "model.context_parallel_size"),
-        ("model.micro_batch_size", "train.micro_batch_size"),
-        ("mdoel.context_parallel_size", "model.context_parallel_size"),
-    ],
-)
-def test_a_misspelt_name_is_reported_with_the_field_that_was_meant(misspelt: str, meant: str) -> None:
-    config = resolved({misspelt: 4})
-    told = remark(config)
-    assert (told.rule, told.fields, told.fix, told.fires) == ("unknown-field", (misspelt,), {meant: 4}, "never")
-    assert told.message == f"Megatron-Bridge 0.6.2 has no field {misspelt}; did you mean {meant}? {DROPPED}"
-    assert meant not in config.values
-
-
-def test_a_misspelt_name_is_not_moved_over_a_value_that_is_set() -> None:
-    told = remark(resolved({"model.context_parallel_size": 2, "model.context_paralel_size": 4}))
-    assert told.fix == {}
-
-
-@pytest.mark.parametrize("name", ["train.foo_bar", "xyz", "my.own.section", "model.", ".", "model..x"])
-def test_a_name_that_resembles_none_is_reported_without_a_fix(name: str) -> None:
-    told = remark(resolved({name: 1}))
-    assert (told.rule, told.fix) == ("unrecognised-field", {})
-    assert told.message == f"Megatron-Bridge 0.6.2 has no field {name}. {DROPPED}"
-
-
-@pytest.mark.parametrize(
-    ("token", "fires", "fate"),
-    [
-        ("model.context_paralel_size=4", "construct", KEY_ERROR),
-        ("+model.context_paralel_size=4", "never", SKIPPED),
-        ("++model.context_paralel_size=4", "never", SKIPPED),
-    ],
-)
-def test_the_fate_of_an_unknown_name_depends_on_the_kind_of_override(token: str, fires: str, fate: str) -> None:
-    told = remark(resolved(None, [token]))
-    assert (told.rule, told.fires, told.location) == ("unknown-field", fires, Location(column=1))
-    assert told.message.endswith(fate)
-
-
-def test_a_field_of_another_dataset_class_is_reported_as_such() -> None:
-    told = remark(resolved({"dataset": {"_target_": "x.GPTDatasetConfig", "dataset_root": "/data"}}))
-    assert told.rule == "unknown-field"
-    assert told.message.startswith(
-        "GPTDatasetConfig of Megatron-Bridge 0.6.2 has no field dataset_root, though other dataset classes do."
-    )
-
-
-def test_a_field_that_was_dropped_names_the_releases_that_had_it() -> None:
-    told = remark(resolved({"ddp.preserve_fp32_weights": True}))
-    assert told.rule == "renamed-field"
-    assert told.fix == {}
-    assert told.message.startswith("ddp.preserve_fp32_weights is a name of Megatron-Bridge 0.3.1, not of 0.6.2. ")
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"dataset.dataset_kwargs.anything": 1},
-        {"dataset": {"dataset_kwargs": {"a": {"b": 1}}}},
-        {"env_vars": {"NCCL_DEBUG": "INFO"}},
-        {"tokenizer.hf_tokenizer_kwargs.use_fast": True},
-        {"peft.my_own_option": 1},
-        {"model._private": 1},
-        {"model": {"_target_": "x.MyOwnProvider", "my_own_field": 1}},
-        {"dataset": {"_target_": "x.MyOwnDataset", "my_own_field": 1}},
-        {"dataset.enable_in_batch_packing": True, "dataset.type": "GPTSFTDatasetConfig"},
-    ],
-)
-def test_names_that_may_belong_to_open_fields_or_own_classes_are_let_pass(given: dict[str, Any]) -> None:
-    assert resolved(given).remarks == []
-
-
-def test_a_misspelt_field_of_an_own_provider_is_still_reported() -> None:
-    told = remark(resolved({"model": {"_target_": "x.MyOwnProvider", "context_paralel_size": 2}}))
-    assert told.fix == {"model.context_parallel_size": 2}
-
-
 @pytest.mark.parametrize(
     ("source", "token"),
     [
@@ -633,37 +247,72 @@ def test_an_override_that_hydra_takes_is_not_remarked_on(source: Any, token: str
 
 
 @pytest.mark.parametrize(
-    ("source", "settings", "token", "parent"),
+    ("source", "settings", "token", "parent", "advice"),
     [
-        ("comm_overlap: null\n", {}, "comm_overlap.tp_comm_overlap=true", "comm_overlap"),
-        ("peft:\n", {}, "peft.dim=8", "peft"),
+        ("comm_overlap: null\n", {}, "comm_overlap.tp_comm_overlap=true", "comm_overlap", "recipe"),
+        ("peft:\n", {}, "peft.dim=8", "peft", "recipe"),
         (
             "dataset.offline_packing_specs: null\n",
             {},
             "dataset.offline_packing_specs.pad_seq_to_mult=4",
             "dataset.offline_packing_specs",
+            "force",
         ),
         (
             "dataset.packed_sequence_specs: null\n",
             {"bridge": "0.5.1"},
             "dataset.packed_sequence_specs.pad_seq_to_mult=4",
             "dataset.packed_sequence_specs",
+            "recipe",
         ),
-        (None, {"recipe": "gemma2_2b_sft_config"}, "peft.dim=8", "peft"),
+        (None, {"recipe": "gemma2_2b_sft_config"}, "peft.dim=8", "peft", "recipe"),
     ],
 )
-def test_an_override_below_a_null_section_fails(source: Any, settings: Any, token: str, parent: str) -> None:
+def test_an_override_below_a_null_section_fails(
+    source: Any, settings: Any, token: str, parent: str, advice: str
+) -> None:
     told = remark(resolved(source, [token], **settings))
     name = token.partition("=")[0]
+    wanted = {"force": f"Write `++{name}=`.", "recipe": f"Choose a recipe that sets {parent}, or set it in Python."}
     assert told.rule == "override-fails"
     assert told.message == (
-        f"{parent} is null in the config this override is applied to, so Hydra refuses `{name}=`; write `++{name}=`."
+        f"{parent} is null in the config that this override is applied to, so Hydra refuses `{name}=`. {wanted[advice]}"
     )
+
+
+@pytest.mark.parametrize("token", ["++peft.dim=8", "peft={dim:8}"])
+def test_a_mapping_forced_below_null_is_no_config_object(token: str) -> None:
+    assert remark(resolved("peft: null\n", [token])).rule == "override-makes-plain-dict"
+
+
+def test_packing_specs_given_as_one_mapping_are_taken_where_the_recipe_has_none() -> None:
+    token = "dataset.offline_packing_specs={packed_sequence_size:4096,pad_seq_to_mult:2}"
+    config = resolved("dataset.offline_packing_specs: null\n", [token])
+    assert config.remarks == []
+    assert state(config, "dataset.offline_packing_specs.pad_seq_to_mult") == (State.SET, 2)
+
+
+def test_an_override_below_a_name_fails() -> None:
+    assert (
+        remark(resolved(None, ["mixed_precision.fp8=hybrid"], recipe="gemma2_2b_sft_config")).rule == "override-fails"
+    )
+
+
+def test_a_variable_of_the_config_is_unknown_where_the_config_has_no_such_section() -> None:
+    assert remark(resolved("train.micro_batch_size: 1\n", ["env_vars.X=1"], bridge="0.5.1")).rule == "unknown-field"
+    assert resolved("env_vars.X: 1\n").remarks == []
+
+
+def test_fields_of_a_recipes_own_provider_are_let_through_and_misspelt_ones_are_not() -> None:
+    recipe = "qwen3_vl_8b_sft_config"
+    assert resolved(None, ["model.freeze_language_model=true"], recipe=recipe, bridge="0.5.1").remarks == []
+    told = remark(resolved(None, ["model.context_paralel_size=2"], recipe=recipe, bridge="0.5.1"))
+    assert told.rule == "unknown-field"
 
 
 def test_overrides_over_an_unknown_recipe_are_not_judged() -> None:
     config = resolved(None, ["peft.dim=8", "+model.context_parallel_size=2"], recipe="my_own_recipe_config")
-    assert config.remarks == []
+    assert [told.rule for told in config.remarks] == ["base-config-unknown"]
 
 
 @pytest.mark.parametrize("token", ["~train.micro_batch_size", "~train", "~dataset.offline_packing_specs", "~xyz"])
@@ -722,6 +371,23 @@ def test_the_two_spellings_of_one_field_are_two_values_for_it() -> None:
 )
 def test_the_same_value_twice_is_no_cause_for_a_remark(source: str) -> None:
     assert "duplicate-assignment" not in {found.rule for found in resolved(source).remarks}
+
+
+def test_the_second_name_of_the_length_gives_way_to_the_first_whatever_the_order() -> None:
+    for names in (("seq_length", "sequence_length"), ("sequence_length", "seq_length")):
+        given = {name: {"seq_length": 4096, "sequence_length": 512}[name] for name in names}
+        config = resolved({"dataset": {"_target_": "x.GPTDatasetConfig", **given}})
+        assert state(config, "dataset.seq_length") == (SET, 4096)
+        assert state(config, "dataset.sequence_length") == (SET, 512)
+        assert config.remarks == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_null_second_name_does_not_take_the_value_of_the_first_away(order: int) -> None:
+    given = [("model.cuda_graph_modules", ["attn"]), ("model.cuda_graph_scope", None)][::order]
+    config = resolved(dict(given))
+    assert state(config, "model.cuda_graph_modules") == (SET, ["attn"])
+    assert config.remarks == []
 
 
 def test_code_may_assign_a_field_as_often_as_it_likes() -> None:
@@ -788,22 +454,23 @@ def test_a_recipe_function_that_fails_upstream_gives_no_values() -> None:
             "Megatron-Bridge 0.5.1 has no recipe gemma2_27b_sft_confg; did you mean gemma2_27b_sft_config?",
         ),
         (
-            "gemma2_27b_pretrain_config",
+            "gemma3_vl_4b_finetune_config",
             "0.5.1",
-            "Recipe gemma2_27b_pretrain_config exists in Megatron-Bridge 0.4.2, not in 0.5.1. "
-            "Nearest here: gemma2_2b_pretrain_config.",
+            "Recipe gemma3_vl_4b_finetune_config exists in Megatron-Bridge 0.3.1, not in 0.5.1.",
         ),
     ],
 )
-def test_a_recipe_that_the_release_lacks_is_remarked_on(recipe: str, bridge: str, message: str) -> None:
-    told = remark(resolved(None, recipe=recipe, bridge=bridge))
-    assert told.rule == "unknown-recipe"
-    assert told.message == message
+def test_a_fine_tuning_recipe_that_the_release_lacks_is_remarked_on(recipe: str, bridge: str, message: str) -> None:
+    told = resolved(None, recipe=recipe, bridge=bridge).remarks
+    assert [remark.rule for remark in told] == ["unknown-recipe", "base-config-unknown"]
+    assert told[0].message.startswith(message)
 
 
-def test_what_the_provider_of_a_family_sets_is_unknown() -> None:
-    found = resolved({"model": {"_target_": "x.MistralModelProvider"}}).get("model.cp_comm_type")
-    assert (found.state, found.reason) == (UNKNOWN, "is set by the mistral provider or recipe")
+@pytest.mark.parametrize("recipe", ["gemma2_27b_pretrain_config", "llama3_8b_pretrain_8gpu_h100_nvfp9_config"])
+def test_a_pretraining_recipe_outside_the_catalogue_may_exist(recipe: str) -> None:
+    told = remark(resolved(None, recipe=recipe, bridge="0.6.2"))
+    assert told.rule == "base-config-unknown"
+    assert f"recipe {recipe} is not in the catalogue of 0.6.2" in told.message
 
 
 REPLACED = Assignment(
@@ -890,6 +557,21 @@ def test_a_world_size_that_is_no_count_is_refused(world_size: Any) -> None:
     assert sentence.startswith("the world size must be a whole number of at least 1 and below 2**63, not ")
 
 
+def test_the_run_may_be_told_in_other_words() -> None:
+    config = resolved({"num_gpus": 16, "te_version": "2.10", "gpu_type": "H100"})
+    assert (config.world_size, config.te, config.gpu) == (16, "2.10", "h100")
+    assert config.remarks == []
+
+
+@pytest.mark.parametrize(
+    "source", [{"env": {"A": "1", "B": 2, "C": True}}, {"env_vars": {"A": "1", "B": 2, "C": True}}]
+)
+def test_variables_that_the_config_sets_are_part_of_the_environment(source: dict[str, Any]) -> None:
+    config = resolved(source, env={"B": "3"})
+    assert config.env == {"A": "1", "B": "3", "C": "true"}
+    assert config.remarks == []
+
+
 def test_facts_of_the_model_stand_until_the_input_says_otherwise() -> None:
     sources = read_sources({"model.num_layers": 4}, bridge="0.6.2")
     facts: dict[str, Plain] = {"model.num_layers": 32, "model.hidden_size": 4096, "model.num_moe_experts": None}
@@ -914,3 +596,18 @@ def test_evidence_takes_the_class_of_a_replaced_dataset() -> None:
 
 def test_names_without_a_section_are_no_evidence() -> None:
     assert evidence_names(read_sources({"world_size": 8, "xyz": 1})) == ([], None)
+
+
+def test_names_that_only_some_path_of_the_code_assigns_are_no_evidence() -> None:
+    some = Assignment("dist.lazy_init", Unknown(f"{CONDITION} in line 3"), Location("t.py", 4, 1))
+    always = Assignment("model.num_layers", Unknown("comes from argparse"), Location("t.py", 5, 1))
+    source = Source("python", "t.py", assignments=[some, always])
+    assert evidence_names([source]) == (["model.num_layers"], None)
+
+
+def test_an_empty_mapping_in_code_takes_earlier_values_away_and_in_a_file_not() -> None:
+    early = Assignment("dataset.dataset_kwargs.chat", True, Location("t.py", 4, 1))
+    emptied = Assignment("dataset.dataset_kwargs", {}, Location("t.py", 5, 1))
+    assert "dataset.dataset_kwargs.chat" not in from_code(early, emptied).values
+    config = resolved("dataset.dataset_kwargs.chat: true\ndataset.dataset_kwargs: {}\n")
+    assert state(config, "dataset.dataset_kwargs.chat") == (SET, True)

@@ -93,9 +93,7 @@ def test_the_same_report_gives_the_same_file(form: Any, pack: Pack) -> None:
     assert draw_plot(report, form) == draw_plot(report, form)
 
 
-@pytest.mark.parametrize(
-    "text", ["$x^{", "$\\frac{$", "<b>&]]>", "\u4f60\u202e\ud800\x00", "{}%s\\n", "z" * 100_000]
-)
+@pytest.mark.parametrize("text", ["$x^{", "$\\frac{$", "<b>&]]>", "\u4f60\u202e\ud800\x00", "{}%s\\n", "z" * 100_000])
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_text_of_the_input_is_only_text(form: Any, text: str, pack: Pack) -> None:
     statistics = {"a_histogram": {text: 3, "b": 1}}

@@ -120,6 +120,12 @@ VALUES: dict[str, list[Case]] = {
         ({DATASET: "GPTSFTDatasetConfig"}, False, NEW),
         ({f"{OLD_SPECS}.packed_sequence_size": 2048}, True, "0.4.2"),
     ],
+    "derived.cp_comm_type_is_list": [
+        ({"model.cp_comm_type": "p2p"}, False, NEW),
+        ({"model.cp_comm_type": ["p2p"]}, True, NEW),
+        ({"model.cp_comm_type": None}, False, NEW),
+        ({"model.cp_comm_type": ["p2p", "a2a"]}, True, OLD),
+    ],
     "derived.sequence_parallel": [
         ({SP: True, TP: 2}, True, NEW),
         ({SP: True, TP: 1}, False, NEW),
@@ -129,8 +135,7 @@ VALUES: dict[str, list[Case]] = {
     "derived.model_parallel_size": [({TP: 2, PP: 3, CP: 4}, 24, NEW), ({}, 1, "0.3.1")],
     "derived.data_parallel_size": [
         ({TP: 2, PP: 2, CP: 2}, 4, {"world_size": 32}),
-        ({TP: 8}, 1, {"world_size": 4}),
-        ({TP: 2}, 3, {"world_size": 7}),
+        ({TP: 2}, 3, {"world_size": 6}),
     ],
     "derived.cp_chunks": [({CP: 4}, 8, NEW), ({}, 2, OLD)],
     "derived.cp_multiple": [({CP: 4}, 8, NEW), ({CP: 1}, 1, NEW), ({CP: 3}, 6, "0.3.1")],
@@ -501,3 +506,11 @@ def test_an_unknown_derived_value_stays_unknown_when_it_is_asked_for_again(confi
 def test_a_size_that_is_null_is_lacking(config: ConfigMaker) -> None:
     with pytest.raises(NeedsValue, match=CP):
         Facts(config({CP: None}, NEW)).derived("derived.cp_chunks")
+
+
+@pytest.mark.parametrize("ranks", [4, 7, 12])
+def test_ranks_that_the_parallel_sizes_do_not_divide_have_no_data_parallel_size(
+    config: ConfigMaker, ranks: int
+) -> None:
+    with pytest.raises(NeedsValue, match="world_size"):
+        facts_of(config, {TP: 8}, {"world_size": ranks}).derived("derived.data_parallel_size")

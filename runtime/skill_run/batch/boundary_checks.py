@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from skill_run.batch.arrays import number_rows
+from skill_run.batch.arrays import integers, number_rows
 from skill_run.batch.faults import (
     Fault,
     Settings,
@@ -54,8 +54,8 @@ def boundaries_are_int32(batch: Batch, settings: Settings) -> Iterator[Fault]:
         return
     seen: set[str] = set()
     for row in batch.rows:
-        for table in (*tables(row), row.kv):
-            if table is not None and table.dtype not in (None, "int32") and table.key not in seen:
+        for table in (*tables(row), *row.kv):
+            if table.dtype not in (None, "int32") and table.key not in seen:
                 seen.add(table.key)
                 message = f"{table.key} is {table.dtype}; Transformer Engine accepts int32 only and stops in attention."
                 yield Fault("batch-boundaries-are-int32", message, (table.key,))
@@ -310,10 +310,12 @@ def _static(batch: Batch, settings: Settings) -> bool | None:
 def kv_equals_q(batch: Batch, settings: Settings) -> Iterator[Fault]:
     """Self attention has one set of boundaries."""
     for row in batch.rows:
-        table, kv = row.physical, row.kv
-        if table is not None and kv is not None and not np.array_equal(table.raw, kv.raw):
-            message = f"{kv.key} differs from {table.key}{in_row(batch, row)}; in self attention they are the same."
-            yield Fault("batch-kv-boundaries-equal-q", message, (kv.key, table.key), row.index)
+        queries = {table.key: table for table in tables(row)}
+        for kv in row.kv:
+            table = queries.get(kv.key.replace("_kv", "_q"))
+            if table is not None and not np.array_equal(table.raw, kv.raw):
+                message = f"{kv.key} differs from {table.key}{in_row(batch, row)}; in self attention they are the same."
+                yield Fault("batch-kv-boundaries-equal-q", message, (kv.key, table.key), row.index)
 
 
 @check
@@ -349,6 +351,36 @@ def sequences_are_not_mostly_padding(batch: Batch, settings: Settings) -> Iterat
                 f"({int(thin.sum())} such): the rest is padding."
             )
             yield Fault("batch-mostly-padding", message, (pair[1].key,), row.index)
+
+
+@check
+def sequences_are_the_samples(batch: Batch, settings: Settings) -> Iterator[Fault]:
+    """Where the lengths of the samples stand beside the boundaries, every sample has its sequence, and all of it."""
+    row = batch.rows[0]
+    names = ("sample_lengths", "row_lengths", *(("token_count",) if batch.path == "in_batch_packed" else ()))
+    key = next((name for name in names if isinstance(batch.raw.get(name), list)), None)
+    table = row.logical or row.physical
+    if key is None or table is None or not is_sorted(table) or len(batch.rows) > 1:
+        return
+    places = (row.physical or table).trimmed
+    if (
+        places.size < 2
+        or int(places[0]) != 0
+        or int(places[-1]) != (row.total if row.total is not None else places[-1])
+    ):
+        return
+    told = integers(number_rows(batch.raw[key], key)[0][0], key)
+    real = table.lengths[table.lengths > 0]
+    if told.size != real.size:
+        message = f"{key} tells {told.size} samples, but {table.key} has {real.size} sequences."
+    elif np.any(wrong := told != real if row.logical is not None else told > real):
+        at = first(wrong)
+        message = (
+            f"Sample {at} has {int(told[at])} tokens by {key}, but its sequence has {int(real[at])} by {table.key}."
+        )
+    else:
+        return
+    yield Fault("batch-sequences-are-the-samples", message, (table.key, key))
 
 
 @check

@@ -22,6 +22,7 @@ from skill_run.batch.faults import (
     separate_logical,
 )
 from skill_run.batch.model import Batch, Ints, Row
+from skill_run.report.wording import count
 
 IGNORED_LABEL: Final = -100
 
@@ -56,7 +57,7 @@ def padding_is_not_trained(batch: Batch, settings: Settings) -> Iterator[Fault]:
         trained = padding & has_loss(row.loss_mask)
         if trained.any():
             message = (
-                f"loss_mask is not 0 on {int(trained.sum())} padding tokens{in_row(batch, row)}, the first at "
+                f"loss_mask is not 0 on {count(int(trained.sum()), 'padding token')}{in_row(batch, row)}, the first at "
                 f"{first(trained)}: the model is trained to predict padding."
             )
             if batch.generation == "main":
@@ -75,7 +76,7 @@ def ignored_labels_carry_no_loss(batch: Batch, settings: Settings) -> Iterator[F
             at = first(wrong)
             message = (
                 f"The label at token {at}{in_row(batch, row)} is {int(row.labels[at])}, but loss_mask is not 0 there "
-                f"({int(wrong.sum())} such tokens): the loss of a label that is no token is counted."
+                f"({count(int(wrong.sum()), 'such token')}): the loss of a label that is no token is counted."
             )
             yield Fault("batch-loss-on-ignored-label", message, ("loss_mask", "labels"), row.index)
 
@@ -122,10 +123,10 @@ def labels_are_the_next_tokens(batch: Batch, settings: Settings) -> Iterator[Fau
         inside[ends[ends < inside.size]] = False
         wrong = inside & ~follows
         if wrong.any():
-            count, of = int(wrong.sum()), int(inside.sum())
-            what = "the labels are not shifted by one" if 2 * count > of else "labels and tokens do not belong together"
+            off, of = int(wrong.sum()), int(inside.sum())
+            what = "the labels are not shifted by one" if 2 * off > of else "labels and tokens do not belong together"
             message = (
-                f"{count} of {of} trained labels{in_row(batch, row)} are not the next token, the first at "
+                f"{off} of {of} trained labels{in_row(batch, row)} are not the next token, the first at "
                 f"{first(wrong)}: {what}."
             )
             yield Fault("batch-labels-are-next-tokens", message, ("labels",), row.index)
@@ -160,16 +161,16 @@ def _crossings(batch: Batch, row: Row, trained: NDArray[np.bool_], follows: NDAr
     if not inner.size:
         return
     crossing = trained[inner - 1] & follows[inner - 1]
-    count = int(crossing.sum())
+    crossed = int(crossing.sum())
     # The last label of a packed sample is its own last token, which the row does not hold. It may equal the next
     # sample's first token by chance, and always does where one token both ends and starts a sample.
     cut = batch.path == "offline_packed" or (batch.path == "packed" and inner.size > 1)
     kinds = np.unique(row.tokens[inner[crossing]]).size
-    if count and (not cut or (crossing.all() and kinds > 1)):
+    if crossed and (not cut or (crossing.all() and kinds > 1)):
         at = int(inner[first(crossing)]) - 1
         message = (
             f"The last label of a sequence, at token {at}{in_row(batch, row)}, is the first token of the next "
-            f"sequence, and it is trained ({count} of {inner.size} boundaries)."
+            f"sequence, and it is trained ({crossed} of {inner.size} boundaries)."
         )
         yield Fault("batch-labels-cross-boundary", message, ("labels", "loss_mask"), row.index)
 
@@ -292,7 +293,7 @@ def answers_are_what_is_trained(batch: Batch, settings: Settings) -> Iterator[Fa
     wrong = expected != has_loss(row.loss_mask)
     if wrong.any():
         message = (
-            f"loss_mask differs from the samples' answer ranges at {int(wrong.sum())} tokens, the first at "
+            f"loss_mask differs from the samples' answer ranges at {count(int(wrong.sum()), 'token')}, the first at "
             f"{first(wrong)}: each range moves by the lengths of the samples before it."
         )
         yield Fault("batch-answer-mask-misplaced", message, ("loss_mask",))
@@ -313,5 +314,5 @@ def prompts_are_not_trained(batch: Batch, settings: Settings) -> Iterator[Fault]
         wrong += int(mask[at : at + length].sum()) if role != "assistant" else 0
         at += length
     if wrong:
-        message = f"{wrong} tokens that are not the assistant's are trained."
+        message = f"loss_mask is not 0 on {count(wrong, 'token')} of other roles than the assistant."
         yield Fault("batch-prompt-is-trained", message, ("loss_mask",))

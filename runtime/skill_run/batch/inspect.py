@@ -24,6 +24,7 @@ from skill_run.report.finding import SEVERITIES, Finding, Severity
 # Findings of one rule in one report; a DP rank's dictionary may hold thousands of rows with one fault.
 MAX_PER_RULE: Final = 8
 MAX_GROUP: Final = 65536
+SENTINELS: Final = "batch-sentinels-reach-the-cut"
 # Notes that may stand beside the batch in its file.
 _BESIDE: Final = ("parallel", "settings", "model", "metadata")
 
@@ -324,6 +325,9 @@ def report_on(batch: Batch, run: Run, name: str) -> InspectionReport:
     faults = run_checks(batch, run.settings)
     totals = [row.total for row in batch.rows if row.total is not None]
     bridge, notes = release_of(batch, run)
+    cut = preview_of(batch, bridge)
+    if cut is not None and bridge is None and any(fault.rule == SENTINELS for fault in faults):
+        notes = (*notes, "the preview is cut as 0.5.1 and newer cut; name an older release to see what it makes of it")
     return InspectionReport(
         source=name,
         path=batch.path,
@@ -334,7 +338,7 @@ def report_on(batch: Batch, run: Run, name: str) -> InspectionReport:
         rows=len(batch.rows),
         sequences=tuple(sequence for row in batch.rows for sequence in sequences_of(batch, row)),
         findings=findings_of(faults, bridge, batch.generation),
-        cp=preview_of(batch, bridge),
+        cp=cut,
         notes=(*batch.notes, *notes),
         batch=batch,
     )

@@ -50,7 +50,11 @@ class Boundaries:
 
 @dataclass(slots=True)
 class Row:
-    """One row. total: tokens of the whole row (not of one rank), None when unknown. Arrays are [T] or None."""
+    """One row. Arrays are [T] or None.
+
+    total: tokens of the whole row (not of one rank), None when unknown; kv: boundary arrays of the keys, beside those
+    of the queries.
+    """
 
     index: int
     total: int | None
@@ -63,7 +67,7 @@ class Row:
     logical: Boundaries | None = None
     max_seqlen: int | None = None
     token_count: int | None = None
-    kv: Boundaries | None = None
+    kv: tuple[Boundaries, ...] = ()
 
 
 @dataclass(slots=True)

@@ -155,7 +155,8 @@ def _unmarked(raw: Mapping[str, Any], given: set[str]) -> _Decision:
 def _rows(raw: Mapping[str, Any], batch: Batch, physical: str | None, logical: str | None) -> list[Row]:
     streams = {key: _stream(raw, key) for key in ("labels", "loss_mask", "position_ids", "padding_mask")}
     streams["tokens"] = _stream(raw, batch.token_key)
-    tables = {key: _boundaries(raw, key) for key in (physical, logical, _kv_key(raw, physical)) if key is not None}
+    twins = _twins(raw, physical, logical)
+    tables = {key: _boundaries(raw, key) for key in (physical, logical, *twins) if key is not None}
     count = max([len(rows) for rows in (*streams.values(), *tables.values()) if rows is not None] or [1])
     if not count:
         raise InputError("the batch has no rows: its arrays are empty")
@@ -178,7 +179,7 @@ def _rows(raw: Mapping[str, Any], batch: Batch, physical: str | None, logical: s
                 padding_mask=picked["padding_mask"],
                 physical=_pick(tables.get(physical or ""), index),
                 logical=_pick(tables.get(logical or ""), index),
-                kv=_pick(tables.get(_kv_key(raw, physical) or ""), index),
+                kv=tuple(table for key in twins if (table := _pick(tables[key], index)) is not None),
                 max_seqlen=maxima[index],
                 token_count=counts[index],
             )
@@ -186,9 +187,10 @@ def _rows(raw: Mapping[str, Any], batch: Batch, physical: str | None, logical: s
     return rows
 
 
-def _kv_key(raw: Mapping[str, Any], physical: str | None) -> str | None:
-    key = {"cu_seqlens_q_padded": "cu_seqlens_kv_padded", "cu_seqlens_q": "cu_seqlens_kv"}.get(physical or "")
-    return key if key is not None and raw.get(key) is not None else None
+def _twins(raw: Mapping[str, Any], *names: str | None) -> tuple[str, ...]:
+    """Return the boundary arrays of the keys that stand beside those of the queries."""
+    asked = (name.replace("_q", "_kv") for name in dict.fromkeys(names) if name is not None and "_q" in name)
+    return tuple(name for name in asked if raw.get(name) is not None)
 
 
 def _pick(found: list[Any] | None, index: int) -> Any:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Final
 
 from skill_run.bridge.release import known_releases, read_data
 from skill_run.config.model import Plain
+
+_FINE_TUNING: Final = frozenset({"sft", "peft", "finetune", "lora"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ def find_recipe(name: str, version: str) -> Recipe | None:
 def releases_with(name: str) -> list[str]:
     """Return the recorded releases whose catalogue has this recipe."""
     return [version for version in known_releases() if find_recipe(name, version) is not None]
+
+
+def is_recorded_in_full(name: str) -> bool:
+    """Tell whether the catalogue has every recipe of this kind: all fine-tuning recipes are in it, not all others."""
+    return not _FINE_TUNING.isdisjoint(name.rpartition(".")[2].split("_"))
 
 
 def nearest_recipe(name: str, version: str) -> str | None:

@@ -106,12 +106,12 @@ def _common_fields(version: str) -> frozenset[str]:
 def _misfits(version: str, evidence: Evidence) -> list[str]:
     release = load_release(version)
     known = _known_names(version)
-    wrong = [f"field {name}" for name in evidence.names if name not in known]
+    wrong = [reason for specifier, reason in evidence.hints if not matches(specifier, version)] * 3
+    wrong += [f"field {name}" for name in evidence.names if name not in known]
     if evidence.dataset_type is not None and evidence.dataset_type not in release.datasets:
         everywhere = {cls for known in known_releases() for cls in load_release(known).datasets}
         if evidence.dataset_type in everywhere:
             wrong += [f"class {evidence.dataset_type}"] * 3
-    wrong += [reason for specifier, reason in evidence.hints if not matches(specifier, version)] * 3
     return wrong
 
 
@@ -142,5 +142,5 @@ def _implied(evidence: Evidence) -> BridgeChoice:
         example = next(
             (item for version in reversed(others) for item in misfits[version] if item not in misfits[best]), ""
         )
-        return BridgeChoice(best, best, f"implied by the input: {example} does not fit {', '.join(others)}")
+        return BridgeChoice(best, best, f"implied by the input: {example}; it does not fit {', '.join(others)}")
     return BridgeChoice(best, best, f"implied by the input: its fields are those of {best}")

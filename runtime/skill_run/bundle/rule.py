@@ -10,6 +10,8 @@ from skill_run.bridge.release import by_version
 from skill_run.config.model import Plain
 from skill_run.report.finding import Phase, Severity
 
+# The skill name of a team's own rules.
+HOUSE = "house"
 COMPUTED_BY = ("config", "batch", "dataset")
 
 

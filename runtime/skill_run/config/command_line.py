@@ -252,7 +252,7 @@ class _Reader:
         told = f"; releases that do: {', '.join(known)}" if known else ""
         self.source.remarks.append(
             Remark(
-                "ignored-flag",
+                "unknown-flag",
                 f"The launcher of Megatron-Bridge {version} does not know {readable(flag)[:60]}{told}. It sets "
                 "nothing, and the launcher stops at it.",
                 location=self.place(word, position),

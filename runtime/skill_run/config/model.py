@@ -133,10 +133,14 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One resolved field. `value` is meaningless when state is UNKNOWN; `reason` says why then."""
+    """One resolved field. `value` is meaningless when state is UNKNOWN; `reason` says why then.
+
+    as_list: the input gives a list where it could also give one name (the two read alike, but upstream counts a list).
+    """
 
     state: State
     value: Plain = None
     location: Location = NOWHERE
     written: str | None = None
     reason: str | None = None
+    as_list: bool = False

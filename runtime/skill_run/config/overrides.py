@@ -321,7 +321,10 @@ def parse_override(token: str, where: Location) -> list[Assignment]:
         raise InputError(f"override '{shorten(token)}' {problem}") from None
     if operation == "delete":
         return [Assignment(path, _closed(value), where, operation)]
-    return [Assignment(leaf, inner, where, operation) for leaf, inner in flatten_value(path, value)]
+    # `a.b={c: 1}` sets b itself, so Hydra does not look for a key c below it.
+    inside: Operation = "force" if operation == "override" else operation
+    leaves = flatten_value(path, value)
+    return [Assignment(leaf, inner, where, operation if leaf == path else inside) for leaf, inner in leaves]
 
 
 def read_overrides(tokens: Sequence[str], *, name: str = "overrides") -> Source:

@@ -141,15 +141,17 @@ def _source_of(root: TreeMapping, form: Form, name: str | None, text: str) -> So
     return Source(form=form, name=name or "<mapping>", text=text, assignments=flatten(root, name))
 
 
-def read_started_script(launch: Source, path: Path | None) -> Source | None:
-    """Return the Source of the training script that a launch file starts, when it lies beside it or where it says.
+def read_started_script(launch: Source, folder: Path | None) -> Source | None:
+    """Return the Source of the training script that a launch line starts, when it is found; None otherwise.
 
-    launch: what the launch file says; path: that file, None for text. Upstream's own launcher builds its config from
+    folder: where the launch file lies; None when nothing may be followed. Upstream's own launcher builds its config from
     flags, so there is nothing to follow then. A link is not followed.
     """
-    if launch.script is None or launch.base_unknown is None or not launch.script.endswith(".py") or path is None:
+    if launch.form not in ("sbatch", "command") or launch.script is None or launch.base_unknown is None:
         return None
-    for candidate in (Path(launch.script), path.parent / Path(launch.script).name):
+    if folder is None or not launch.script.endswith(".py"):
+        return None
+    for candidate in (folder / launch.script, folder / Path(launch.script).name, Path(launch.script)):
         try:
             if candidate.is_file() and not candidate.is_symlink():
                 return read_source(candidate)

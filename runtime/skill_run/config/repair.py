@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from skill_run.bridge.release import by_version, index, matches
 from skill_run.config.config import Config
-from skill_run.config.model import Plain, Source, State, Value
+from skill_run.config.model import Plain, Remark, Source, State, Value
 
 _SCRIPT = "run_recipe.py"
 
@@ -26,6 +26,13 @@ def apply_launcher_repairs(config: Config, sources: Sequence[Source]) -> None:
         return
     length = config.get("dataset.seq_length")
     if matches(">=0.4", config.version) and length.state is State.SET and length.value is not None:
+        own = config.get("model.seq_length")
+        if own.written is not None and own.value not in (None, length.value):
+            message = (
+                f"run_recipe.py sets model.seq_length to dataset.seq_length ({length.value}) after all overrides, so "
+                f"model.seq_length={own.value} has no effect; override dataset.seq_length."
+            )
+            config.remarks.append(Remark("override-has-no-effect", message, ("model.seq_length",), own.location))
         _put(config, "model.seq_length", length.value)
     if not matches(">=0.6.dev0", config.version):
         return

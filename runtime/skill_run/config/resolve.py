@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from skill_run.bridge import names
 from skill_run.bridge.families import family_of
 from skill_run.bridge.recipes import Recipe
-from skill_run.bridge.release import by_version, index, load_release
+from skill_run.bridge.release import by_version, index, load_release, matches
 from skill_run.config.config import BaseKind, Config
 from skill_run.config.model import CONDITION, NOWHERE, Assignment, Plain, Remark, Source, State, Unknown, Value
 from skill_run.config.typing import INT64, check_value, shown
@@ -18,7 +18,7 @@ from skill_run.report.finding import BridgeChoice
 RUN_COUNTS = ("world_size", "gpu_memory_gib", "tokens_per_rank", "max_tokens_per_rank")
 PSEUDO_FIELDS = frozenset({*RUN_COUNTS, "te", "gpu", "mcore_version"})
 _SECTION_TYPES = {"dataset", "model", "peft"}
-_OPEN_MODEL_TYPES = {None, "GPTModelProvider"}
+_GPT_MODEL_TYPES = {None, "GPTModelProvider"}
 _NULL_AT_FIRST = {"dataset.offline_packing_specs", "comm_overlap", "peft"}
 
 
@@ -284,15 +284,15 @@ class _Resolver:
         path = assignment.path
         canonical = self.canonical(path)
         spec = self.release.field(path, self.config.dataset_type)
-        if spec is None and canonical == path and not self.has_own_type(path):
+        if spec is None and not self.has_own_type(path):
             if self.tolerated(path):
+                self.check_override(assignment, canonical)
                 self.config.values[path] = self.value_of(assignment)
                 return
-            own_name = names.to_written(path, self.release.version) == path
             if conditional(assignment):
                 # A branch for another release: nothing says that it runs on this one.
                 return
-            if path not in index()["fields_read_on_any_dataset"] or not own_name:
+            if path not in self.names_read_on_any_dataset():
                 self.unknown.setdefault(path, []).append(assignment)
                 return
         if spec is None:
@@ -311,7 +311,7 @@ class _Resolver:
             if problem is not None:
                 self.problems.append(f"{self.prefix(assignment)}{path} {problem}")
                 return
-            held = Value(State.SET, value, held.location, path)
+            held = Value(State.SET, value, held.location, path, as_list=isinstance(held.value, list))
         if canonical == "model.cuda_graph_modules" and path != canonical and held.value is None:
             return
         if path in index()["second_names"]:
@@ -323,8 +323,19 @@ class _Resolver:
         self.drop_null_parent(canonical)
         self.config.values[canonical] = held
 
+    def names_read_on_any_dataset(self) -> set[str]:
+        """Return, as this release spells them, the fields upstream reads whether or not the dataset class has them."""
+        spellings = {
+            (names.to_written(canonical, self.release.version, cls), cls)
+            for canonical in index()["fields_read_on_any_dataset"]
+            for cls in self.release.datasets
+        }
+        return {path for path, cls in spellings if self.release.field(path, cls) is not None}
+
     def has_own_type(self, path: str) -> bool:
-        return names.is_free_form(path) or path in index()["kwargs"] or names.is_alias(path, self.release.version)
+        section = path.partition(".")[0]
+        free_form = names.is_free_form(path) and (section == "hf" or section in self.release.sections)
+        return free_form or path in index()["kwargs"] or names.is_alias(path, self.release.version)
 
     def value_of(self, assignment: Assignment) -> Value:
         if isinstance(assignment.value, Unknown):
@@ -354,7 +365,8 @@ class _Resolver:
             "comm_overlap",
         ):
             return True
-        if section == "model" and self.config.model_type not in _OPEN_MODEL_TYPES:
+        provider_known = self.config.model_type is not None or self.config.base != "recipe"
+        if section == "model" and not (provider_known and self.config.model_type in _GPT_MODEL_TYPES):
             return not names.other_releases(path) and names.nearest(path, self.release.version) is None
         return False
 
@@ -369,24 +381,50 @@ class _Resolver:
         return False
 
     def check_override(self, assignment: Assignment, canonical: str) -> None:
-        """Hydra's own refusals: `+key` that exists, and a key below a section that is null."""
-        if assignment.operation == "add" and self.holds_value(assignment.path, canonical):
+        """Hydra's own refusals (`+key` that exists, a key below null or below a name), and what `++` makes of null."""
+        path = assignment.path
+        if assignment.operation == "add" and self.holds_value(path, canonical):
             self.remark(
                 "override-fails",
-                f"`+{assignment.path}=` adds a key, but the config already has it, so Hydra refuses; write "
-                f"`{assignment.path}=` or `++{assignment.path}=`.",
+                f"`+{path}=` adds a key, but the config already has it, so Hydra refuses; write `{path}=` or `++{path}=`.",
                 assignment,
             )
-        if assignment.operation == "override" and self.config.base != "unknown":
-            parent = canonical.rpartition(".")[0]
-            certain = parent in self.config.values or self.config.base != "defaults"
-            if certain and parent in _NULL_AT_FIRST and self.config.is_given(parent) is False:
-                self.remark(
-                    "override-fails",
-                    f"{self.config.written(parent)} is null in the config that this override is applied to, so Hydra "
-                    f"refuses `{assignment.path}=`; write `++{assignment.path}=`.",
-                    assignment,
-                )
+        parent = canonical.rpartition(".")[0]
+        written = self.config.written(parent)
+        held = self.config.values.get(parent)
+        if assignment.operation == "override" and held is not None and isinstance(held.value, str):
+            self.remark(
+                "override-fails",
+                f"{written} is the name '{held.value}' in the config that this override is applied to, so Hydra refuses "
+                f"`{path}=`; override {written} itself, or set the object in Python.",
+                assignment,
+            )
+        if self.config.base == "unknown" or parent not in _NULL_AT_FIRST or self.config.is_given(parent) is not False:
+            return
+        certain = parent in self.config.values or self.config.base != "defaults"
+        if certain and assignment.operation == "override":
+            self.remark(
+                "override-fails",
+                f"{written} is null in the config that this override is applied to, so Hydra refuses `{path}=`. "
+                f"{self.advice_below_null(parent, path)}",
+                assignment,
+            )
+        elif certain and assignment.operation == "force" and not self.becomes_object(parent):
+            self.remark(
+                "override-makes-plain-dict",
+                f"{written} is null in the config that this override is applied to, so `++{path}=` makes it a plain mapping, "
+                f"not a config object. {self.advice_below_null(parent, path)}",
+                assignment,
+            )
+
+    def becomes_object(self, parent: str) -> bool:
+        """Tell whether upstream turns a plain mapping here back into its class (run_recipe.py, 0.6 and later)."""
+        return parent == "dataset.offline_packing_specs" and matches(">=0.6.dev0", self.config.version)
+
+    def advice_below_null(self, parent: str, path: str) -> str:
+        if self.becomes_object(parent):
+            return f"Write `++{path}=`."
+        return f"Choose a recipe that sets {self.config.written(parent)}, or set it in Python."
 
     def holds_value(self, path: str, canonical: str) -> bool:
         """Tell whether the config surely has a value here that is not null, which is what `+` stops at."""

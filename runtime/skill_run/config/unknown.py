@@ -27,9 +27,7 @@ def unknown_remarks(unknown: Mapping[str, list[Assignment]], config: Config, tak
     remarks = [_remark(key, groups[key], config, taken) for key in list(groups)[:MAX_UNKNOWN_NAMES]]
     rest = len(groups) - MAX_UNKNOWN_NAMES
     if rest > 0:
-        message = (
-            f"{rest} more names are not in this release; the first {MAX_UNKNOWN_NAMES} are reported one by one."
-        )
+        message = f"{rest} more names are not in this release; the first {MAX_UNKNOWN_NAMES} are reported one by one."
         remarks.append(Remark("unrecognised-field", message))
     return remarks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skill_run.errors import InputError, MissingError
+from skill_run.pack.footer import RowGroup, read_row_groups
 from skill_run.pack.reader import (
     CHUNK_ROWS,
     CHUNK_TOKENS,
@@ -29,6 +31,11 @@ _BUFFER_BYTES: Final = 2**20
 _FREE_VALUES: Final = 2**27
 _VALUES_PER_BYTE: Final = 8
 _REASON_LENGTH: Final = 160
+_ARROW_MAGIC: Final = b"ARROW1"
+_STREAM_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+# Numbers of fields in Arrow's Message and RecordBatch tables.
+_HEADER_FIELD: Final = 2
+_COMPRESSION_FIELD: Final = 3
 
 
 def _pyarrow(path: Path) -> Any:
@@ -61,6 +68,7 @@ def read_parquet(path: Path) -> Iterator[Chunk]:
     pyarrow = _pyarrow(path)
     from pyarrow import parquet
 
+    groups = read_row_groups(path)
     with _readable(path, "Parquet", pyarrow):
         file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     with file:
@@ -68,7 +76,7 @@ def read_parquet(path: Path) -> Iterator[Chunk]:
             faults = schema_faults(file.schema_arrow, pyarrow)
             rows = int(file.metadata.num_rows)
             names = [name for name in COLUMNS if name not in faults]
-            size = _batch_rows(path, file.metadata, names)
+            size = _batch_rows(path, groups, names)
         if not names:
             yield Chunk(path.name, 0, rows, {}, faults)
             return
@@ -76,57 +84,75 @@ def read_parquet(path: Path) -> Iterator[Chunk]:
         yield from _chunks(path, "Parquet", pyarrow, batches, names, faults)
 
 
-def _batch_rows(path: Path, metadata: Any, names: list[str]) -> int:
+def _batch_rows(path: Path, groups: list[RowGroup], names: list[str]) -> int:
     """Return how many rows to decode at once; InputError when the footer claims what the file cannot hold."""
     widest = 1.0
-    for group in (metadata.row_group(index) for index in range(metadata.num_row_groups)):
-        if group.num_rows < 0 or (group.num_rows == 0 and group.total_byte_size > _BUFFER_BYTES):
-            raise InputError(f"{path} has a row group of {group.num_rows} rows that claims data")
-        chunks = [group.column(index) for index in range(group.num_columns)]
-        values = dict.fromkeys(names, 0)
-        packed = dict(values)
-        for chunk in chunks:
-            name = str(chunk.path_in_schema).partition(".")[0]
-            if name in values:
-                values[name] += int(chunk.num_values)
-                packed[name] += int(chunk.total_compressed_size)
-        for name, count in values.items():
-            check_row_length(count // max(group.num_rows, 1), f"{path}, column {name},")
+    for group in groups:
+        for name in names:
+            count, packed = group.values.get(name, 0), group.compressed.get(name, 0)
+            if count < 0 or packed < 0 or group.rows < 0 or (count and not group.rows):
+                raise InputError(f"{path} claims {count} values of {name} in {group.rows} rows, so it is not read")
+            check_row_length(count // max(group.rows, 1), f"{path}, column {name},")
             # A mask of long runs shrinks to nearly no bytes; it can be no longer than the tokens it belongs to.
-            paid = packed[name] * _VALUES_PER_BYTE
-            if name == LOSS_MASK and INPUT_IDS in values:
-                paid = max(paid, values[INPUT_IDS])
-            if count < 0 or count > max(_FREE_VALUES, paid):
-                raise InputError(f"{path} claims {count} values of {name} in {packed[name]} bytes, so it is not read")
-            widest = max(widest, count / max(group.num_rows, 1))
+            paid = packed * _VALUES_PER_BYTE
+            if name == LOSS_MASK:
+                paid = max(paid, group.values.get(INPUT_IDS, 0))
+            if count > max(_FREE_VALUES, paid):
+                raise InputError(f"{path} claims {count} values of {name} in {packed} bytes, so it is not read")
+            widest = max(widest, count / max(group.rows, 1))
     return int(min(CHUNK_ROWS, max(1.0, CHUNK_TOKENS / widest)))
 
 
 def read_arrow(path: Path) -> Iterator[Chunk]:
-    """Yield the rows of one Arrow IPC file or stream; errors as those of read_parquet."""
+    """Yield the rows of one uncompressed Arrow IPC file or stream; errors as those of read_parquet."""
     pyarrow = _pyarrow(path)
     with _readable(path, "Arrow", pyarrow):
-        schema, batches = _open_arrow(path, pyarrow)
+        source = pyarrow.memory_map(str(path))
+        # A file is a stream after its magic; its index at the end is not needed, and could lead elsewhere.
+        framed = source.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
+        start, end = (8, _ARROW_MAGIC) if framed else (0, _STREAM_END)
+        source.seek(max(0, source.size() - len(end)))
+        if source.read() != end:
+            raise InputError(f"{path} cannot be read as Arrow: its end is missing, so it is truncated or another form")
+        source.seek(start)
+        if any(_is_compressed(message) for message in pyarrow.ipc.MessageReader.open_stream(source)):
+            raise InputError(
+                f"{path} is compressed Arrow, which may unpack to any size; write it uncompressed or as Parquet"
+            )
+        source.seek(start)
+        schema = pyarrow.ipc.open_stream(source).schema
         faults = schema_faults(schema, pyarrow)
-    names = [name for name in COLUMNS if name not in faults]
-    if not names:
-        with _readable(path, "Arrow", pyarrow):
+        names = [name for name in COLUMNS if name not in faults]
+        wanted = [schema.names.index(name) for name in names]
+        source.seek(start)
+        batches = iter(
+            pyarrow.ipc.open_stream(source, options=pyarrow.ipc.IpcReadOptions(included_fields=wanted or [0]))
+        )
+        if not names:
             rows = sum(int(batch.num_rows) for batch in batches)
+    if not names:
         yield Chunk(path.name, 0, rows, {}, faults)
         return
     yield from _chunks(path, "Arrow", pyarrow, _pieces(batches, names), names, faults)
 
 
-def _open_arrow(path: Path, pyarrow: Any) -> tuple[Any, Iterator[Any]]:
-    """Return schema and record batches of the file form, or else of the stream form, which has no footer."""
-    source = pyarrow.memory_map(str(path))
+def _is_compressed(message: Any) -> bool:
+    """Tell whether a record batch is compressed, which its flatbuffer says: Message.header.compression is there."""
+    if message.type != "record batch":
+        return False
+    data = message.metadata.to_pybytes()
+
+    def place(table: int, field: int) -> int:
+        fields = table - int(struct.unpack_from("<i", data, table)[0])
+        size = struct.unpack_from("<H", data, fields)[0]
+        offset = struct.unpack_from("<H", data, fields + 4 + 2 * field)[0] if 4 + 2 * field < size else 0
+        return table + int(offset) if offset else 0
+
     try:
-        reader = pyarrow.ipc.open_file(source)
-    except pyarrow.ArrowInvalid:
-        source.seek(0)
-        stream = pyarrow.ipc.open_stream(source)
-        return stream.schema, iter(stream)
-    return reader.schema, (reader.get_batch(index) for index in range(reader.num_record_batches))
+        header = place(struct.unpack_from("<I", data, 0)[0], _HEADER_FIELD)
+        return bool(place(header + struct.unpack_from("<I", data, header)[0], _COMPRESSION_FIELD))
+    except struct.error as error:
+        raise ValueError("a record batch has a damaged header") from error
 
 
 def _pieces(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:

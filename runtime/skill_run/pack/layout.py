@@ -18,6 +18,7 @@ from skill_run.pack.reader import INPUT_IDS, LOSS_MASK, STARTS, Chunk, Column
 
 # Alignment adds fewer tokens than its multiple; looking further back for padding would only cost time.
 _MAX_PADDING: Final = 4096
+_FAR: Final = 2**30
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def lay_out(chunk: Chunk) -> Layout | None:
     tokens, counts = ids.lengths, column.lengths
     row = np.repeat(np.arange(tokens.size, dtype=np.int64), counts)
     # A start beyond the row is wrong wherever it lies, so clipping it keeps sums in range and loses nothing.
-    starts = np.clip(column.values, -1, np.int64(2**40)).astype(np.int64)
+    starts = np.clip(column.values, -_FAR if column.values.dtype.kind == "i" else 0, _FAR).astype(np.int64)
     ends = np.empty_like(starts)
     ends[:-1] = starts[1:]
     some = counts > 0

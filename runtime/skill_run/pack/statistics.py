@@ -83,7 +83,7 @@ class Statistics:
         fill = self.fill(pack_size)
         found: dict[str, Any] = {
             "rows": self.rows or None,
-            "sequences": self.sequences if self.sequences or not self.sound_rows else None,
+            "sequences": self.sequences or None,
             "pack_size": pack_size,
             "fill": None if fill is None else round(fill, 4),
             "lowest_fill": round(self.narrowest_row / pack_size, 4)

@@ -466,7 +466,9 @@ class Machine:
         if not counted or not isinstance(dtype, _Dtype):
             return None
         if dtype.code.startswith("O"):
-            return data if isinstance(data, _List) and data.rows == shape[0] and not data.odd else None
+            if not isinstance(data, _List) or data.rows != shape[0] or data.odd:
+                self._refuse("does not hold a list of packed rows")
+            return data
         return self._values(dtype, data, shape[0])
 
     def _values(self, dtype: _Dtype, data: Any, count: int) -> NDArray[Any] | None:

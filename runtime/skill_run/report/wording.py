@@ -50,7 +50,7 @@ def upstream_notice(finding: Finding) -> str:
 
 def explain_command(finding: Finding) -> str:
     """Return the command that shows the reasons behind the rule."""
-    return f"skill-run explain {short(finding.rule)}"
+    return short(finding.docs) if finding.docs.startswith("skill-run ") else f"skill-run explain {short(finding.rule)}"
 
 
 def details(finding: Finding) -> list[str]:

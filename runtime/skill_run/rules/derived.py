@@ -158,6 +158,13 @@ def _dataset_is(facts: Facts, group: str) -> bool:
     return inside.pop()
 
 
+@derived("derived.cp_comm_type_is_list", "bool")
+def cp_comm_type_is_list(facts: Facts) -> bool:
+    """Whether model.cp_comm_type is a list, even of one name (upstream counts its entries), not one name for all layers."""
+    held = facts.value("model.cp_comm_type")
+    return isinstance(held, list) and (len(held) > 1 or facts.config.get("model.cp_comm_type").as_list)
+
+
 @derived("derived.sft_dataset", "bool")
 def sft_dataset(facts: Facts) -> bool:
     """The dataset is an instance of the release's SFT dataset classes."""
@@ -243,8 +250,12 @@ def model_parallel_size(facts: Facts) -> int:
 
 @derived("derived.data_parallel_size", "int")
 def data_parallel_size(facts: Facts) -> int:
-    """world_size / (TP * PP * CP), at least 1."""
-    return max(1, facts.world_size // facts.count("derived.model_parallel_size"))
+    """world_size / (TP * PP * CP); unknown when that is not a whole number."""
+    ranks, block = facts.world_size, facts.count("derived.model_parallel_size")
+    if ranks % block:
+        # world-size-divisible reports it; no other rule can say more.
+        raise NeedsValue("world_size")
+    return ranks // block
 
 
 @derived("derived.cp_chunks", "int")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from skill_run.bridge.names import is_free_form
 from skill_run.bridge.release import matches
-from skill_run.bundle.rule import Rule
+from skill_run.bundle.rule import HOUSE, Rule
 from skill_run.config.config import Config
 from skill_run.config.model import NOWHERE, Location, Plain, Remark, State
 from skill_run.config.typing import INT64
@@ -76,7 +78,7 @@ class Evaluation:
                 findings.append(self._finding(rule))
             elif outcome is not False:
                 undecided.append(self._undecided(rule, str(outcome)))
-        findings.sort(key=_order)
+        findings.sort(key=order)
         return findings, undecided, applied
 
     def _bind(self) -> dict[str, Plain]:
@@ -169,11 +171,11 @@ class Evaluation:
             fields=tuple(dict.fromkeys(self.config.written(name) for name in fields)),
             fires=rule.fires_for(version),
             skill=rule.skill,
-            location=self._location(fields),
+            location=self._location(fields) or self._location(variables_in(rule.when)),
             fix=fix,
             fix_is_semantic=rule.semantic_fix and bool(fix),
             evidence=_evidence(rule, version),
-            docs=f"skill-run explain {rule.id}",
+            docs=explain_command(rule),
         )
 
     def _fields(self, rule: Rule) -> list[str]:
@@ -245,7 +247,7 @@ class Evaluation:
             fix=dict(remark.fix),
             fix_is_semantic=rule.semantic_fix and bool(remark.fix),
             evidence=_evidence(rule, version),
-            docs=f"skill-run explain {rule.id}",
+            docs=explain_command(rule),
         )
 
 
@@ -254,21 +256,35 @@ def upstream_verdict(
 ) -> UpstreamVerdict:
     """Tell what the real ConfigContainer.validate() (with construction before it) would do.
 
-    A rule that only lacks environment variables does not make the verdict unknown: they count as unset here.
+    A rule that only lacks environment variables makes the verdict unknown when it fails with all of them unset.
     """
     early = ("construct", "validate")
     if any(finding.severity == "error" and finding.fires in early for finding in findings):
         return "raises"
-    open_rules = (
-        rules.by_id[entry.rule] for entry in undecided if not all(need.startswith("env.") for need in entry.needs)
-    )
     version = config.version
-    if any(rule.fires_for(version) in early and rule.severity_for(version) == "error" for rule in open_rules):
-        return "unknown"
+    wait_for_env: set[str] = set()
+    for entry in undecided:
+        rule = rules.by_id[entry.rule]
+        if rule.fires_for(version) not in early or rule.severity_for(version) != "error":
+            continue
+        if not all(need.startswith("env.") for need in entry.needs):
+            return "unknown"
+        wait_for_env.add(rule.id)
+    if wait_for_env and not config.env_complete:
+        unset, _, _ = Evaluation(replace(config, env_complete=True), rules).run()
+        if any(finding.rule in wait_for_env for finding in unset):
+            return "unknown"
     return "unknown" if config.unknown_prefixes or config.base == "unknown" else "passes"
 
 
-def _order(finding: Finding) -> tuple[int, str, int, str]:
+def explain_command(rule: Rule) -> str:
+    """Return the command that explains a rule; a house rule needs its folder."""
+    folder = f" --rules {PurePath(rule.file).parent}" if rule.skill == HOUSE else ""
+    return f"skill-run explain {rule.id}{folder}"
+
+
+def order(finding: Finding) -> tuple[int, str, int, str]:
+    """Return what findings are sorted by: severity, then place, then rule."""
     where = finding.location
     return (
         SEVERITIES.index(finding.severity),

@@ -447,7 +447,7 @@ def _mentions(name: str, rules: Sequence[Rule], version: str | None) -> Iterator
 def _unknown(asked: str, rules: Sequence[Rule]) -> str:
     shown = printable(clip(asked, _MAX_NAME))
     near = _nearest(asked[:_MAX_NAME], rules)
-    hint = f"did you mean {_some(near, ' or ')}?" if near else "`skill-run skills` lists the skills and their rules"
+    hint = f"did you mean {_some(near, ' or ')}?" if near else "`skill-run skills show NAME` lists the rules of a skill"
     return f"there is no rule and no field '{shown}'; {hint}"
 
 

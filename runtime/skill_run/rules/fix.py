@@ -138,7 +138,7 @@ def _patched(sources: list[Source], plan: _Plan) -> list[Source]:
     pending = dict(plan.sets)
     # Backwards, since of several assignments the last one counts and is the one that is written over.
     kept = [replace(source, assignments=_assigned(source, pending, plan.removes)) for source in reversed(sources)]
-    fixes = [Assignment(path, value, NOWHERE, "force") for path, value in pending.items()]
+    fixes = [Assignment(path, value, NOWHERE, "set") for path, value in pending.items()]
     return [*reversed(kept), Source(form="overrides", name="fixes", assignments=fixes)]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from packaging.version import Version
 
@@ -16,14 +17,16 @@ from skill_run.bridge.version import Evidence, choose
 from skill_run.bundle.load import house_folder, load_house_rules, load_rules
 from skill_run.config.config import Config
 from skill_run.config.hf import read_model
-from skill_run.config.model import Form, Location, Remark, Source
+from skill_run.config.model import Assignment, Form, Location, Remark, Source
 from skill_run.config.read import read_source, read_started_script
 from skill_run.config.repair import apply_launcher_repairs
 from skill_run.config.resolve import evidence_names, resolve
 from skill_run.config.typing import INT64, shown
 from skill_run.errors import InputError
 from skill_run.report.finding import BridgeChoice, ValidationReport
-from skill_run.rules.evaluate import Evaluation, RuleSet, upstream_verdict
+from skill_run.rules.evaluate import Evaluation, RuleSet, order, upstream_verdict
+
+RENAMED: Final = "renamed-field"
 
 ConfigSource = str | Path | Mapping[str, Any]
 
@@ -111,10 +114,40 @@ def judge(
 ) -> ValidationReport:
     """Judge a config by an explicit rule set; see validate_config."""
     sources = read_sources(source, bridge=bridge, recipe=recipe, overrides=overrides, form=form)
-    config = build_config(
-        sources, bridge=bridge, recipe=recipe, model=model, world_size=world_size, env=env, te=te, gpu=gpu
+    return judge_sources(
+        sources, rules, bridge=bridge, recipe=recipe, model=model, world_size=world_size, env=env, te=te, gpu=gpu
     )
-    return report_on(config, rules, sources[0].name)
+
+
+def judge_sources(sources: Sequence[Source], rules: RuleSet, **settings: Any) -> ValidationReport:
+    """Judge sources that are read already; settings as in build_config.
+
+    Names of another generation are dropped by upstream, and what they meant to set is judged too, as if they were
+    renamed, so that one call tells every problem.
+    """
+    config = build_config(sources, **settings)
+    report = report_on(config, rules, sources[0].name)
+    renamed = [finding for finding in report.findings if finding.rule == RENAMED and finding.fix]
+    if not renamed:
+        return report
+    gone = {path for finding in renamed for path in finding.fields}
+    kept = [replace(s, assignments=[a for a in s.assignments if a.path not in gone], remarks=[]) for s in sources]
+    moved = [Assignment(path, value) for finding in renamed for path, value in finding.fix.items()]
+    settings = {**settings, "bridge": settings.get("bridge") or config.choice.version}
+    renamed_source = Source(form="overrides", name="renamed", assignments=moved)
+    try:
+        after = report_on(build_config([*kept, renamed_source], **settings), rules, report.source)
+    except InputError:
+        # A value that fits no field: the name comes first, and the value is told once it has the right name.
+        return report
+    known = {finding.rule for finding in report.findings}
+    better = {path: value for f in after.findings if not f.fix_is_semantic for path, value in f.fix.items()}
+    findings = [
+        replace(f, fix={path: better.get(path, value) for path, value in f.fix.items()}) if f.rule == RENAMED else f
+        for f in report.findings
+    ]
+    findings += [finding for finding in after.findings if finding.rule not in known]
+    return replace(report, findings=tuple(sorted(findings, key=order)))
 
 
 def read_sources(
@@ -124,14 +157,20 @@ def read_sources(
     recipe: str | None = None,
     overrides: Sequence[str] = (),
     form: Form | None = None,
+    folder: Path | None = None,
 ) -> list[Source]:
-    """Read the input and the overrides laid over it, in the order in which they apply."""
+    """Read the input and the overrides laid over it, in the order in which they apply.
+
+    folder: where the script of a launch line is looked for when the line comes as text; a launch file is followed to the
+    script beside it anyway.
+    """
     found: list[Source] = []
     if recipe is not None and not recipe.strip():
         raise InputError("the recipe name is empty")
     if source is not None:
         found.append(read_source(source, bridge=bridge, form=form))
-        script = read_started_script(found[0], _path_of(source)) if found[0].form in ("sbatch", "command") else None
+        path = _path_of(source)
+        script = read_started_script(found[0], path.parent if path is not None else folder)
         if script is not None:
             # The script builds the config; the launch file adds ranks, environment and overrides.
             script.name = found[0].name
@@ -180,6 +219,13 @@ def build_config(
         where = next((source.recipe_location for source in sources if source.recipe == name), None)
         config.remarks += _recipe_remarks(name, choice, where)
     config.remarks += _import_remarks(sources, choice)
+    if config.base == "unknown":
+        near = recipes.nearest_recipe(name, choice.release) if name is not None and found is None else None
+        message = (
+            f"The starting point is not known: {config.base_text}{f' (nearest there: {near})' if near else ''}. "
+            "What the input does not set could not be checked."
+        )
+        config.remarks.append(Remark("base-config-unknown", message, (), sources[0].recipe_location))
     _take_run(config, found, world_size, env, te, gpu)
     apply_launcher_repairs(config, sources)
     return config
@@ -284,6 +330,8 @@ def _import_remarks(sources: Sequence[Source], choice: BridgeChoice) -> list[Rem
 
 
 def _recipe_remarks(name: str, choice: BridgeChoice, where: Location | None) -> list[Remark]:
+    if not recipes.is_recorded_in_full(name):
+        return []
     location = where or Location()
     having = recipes.releases_with(name)
     near = recipes.nearest_recipe(name, choice.release)

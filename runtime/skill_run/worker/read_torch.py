@@ -36,6 +36,7 @@ class Flattener:
         self.left = limit
         self.nodes = 0
         self.tensors: list[Any] = []
+        self.known: dict[int, tuple[int, Any]] = {}
 
     def flatten(self, value: Any, depth: int = 0) -> Any:
         """Return `value` as JSON-ready data that names tensors by number."""
@@ -47,6 +48,9 @@ class Flattener:
         if isinstance(value, dict):
             return {"d": [[self.key(key), self.flatten(item, depth + 1)] for key, item in value.items()]}
         if isinstance(value, (list, tuple, set, frozenset)):
+            if all(type(item) in PLAIN for item in value):
+                self.nodes += len(value)
+                return {"v": list(value)}
             return {"l": [self.flatten(item, depth + 1) for item in value]}
         if value is None or isinstance(value, (bool, int, float)):
             return {"v": value}
@@ -66,7 +70,9 @@ class Flattener:
         return text[:MAX_TEXT]
 
     def tensor(self, tensor: Any) -> int:
-        """Keep a dense tensor as it lies in memory, and return its number."""
+        """Keep a dense tensor as it lies in memory, and return its number; one that comes again keeps its number."""
+        if id(tensor) in self.known:
+            return self.known[id(tensor)][0]
         torch = self.torch
         plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
         if not plain or tensor.is_meta or tensor.is_complex():
@@ -76,12 +82,13 @@ class Flattener:
         self.left -= tensor.numel() * (tensor.element_size() if known else 4)
         if self.left < 0:
             raise Refused("holds more data than a batch can have")
-        if not known:
-            tensor = tensor.to(torch.float32)
-        self.tensors.append(tensor.detach().resolve_neg().contiguous())
+        self.known[id(tensor)] = len(self.tensors), tensor
+        kept = tensor if known else tensor.to(torch.float32)
+        self.tensors.append(kept.detach().resolve_neg().contiguous())
         return len(self.tensors) - 1
 
 
+PLAIN = (type(None), bool, int, float)
 TYPES = {
     "bool": "BOOL",
     "uint8": "U8",
