@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from skill_run.bridge.release import known_releases
 from skill_run.config.command_line import load_flags, read_command, read_sbatch
 from skill_run.config.model import Location, Source, Unknown
+from skill_run.config.read import form_of_text, read_config_text
 from skill_run.errors import InputError
 
 DATA = Path(__file__).parent / "data"
@@ -120,7 +121,7 @@ def test_flag_that_the_release_does_not_know_is_remarked() -> None:
 def test_old_launchers_take_the_beginning_of_a_flag_and_new_ones_do_not() -> None:
     line = f"torchrun run_recipe.py --recipe {RECIPE} --step gpt"
     assert rules(command(line, "0.5.1")) == []
-    assert rules(command(line, "0.6.2")) == ["ignored-flag"]
+    assert rules(command(line, "0.6.2")) == ["unknown-flag"]
 
 
 @pytest.mark.parametrize(
@@ -441,3 +442,31 @@ def test_arbitrary_text_gives_a_source_or_an_input_error(text: str) -> None:
             assert read(text).script
         with contextlib.suppress(InputError):
             assert read(text + "\ntorchrun run_recipe.py --recipe r").script
+
+
+SUBMITTED = (
+    "scripts/training/train.sh --wait --nodes 2 --gpus-per-node 4 --account a --additional-slurm-params 'qos=x;y=z' "
+    "--recipe qwen3_8b_sft_config --mode sft --context_parallel_size 2 train.micro_batch_size=1"
+)
+
+
+@pytest.mark.parametrize(
+    "line", [SUBMITTED, f"./{SUBMITTED}", f"bash {SUBMITTED}", SUBMITTED.replace("train.sh", "setup_experiment.py")]
+)
+def test_a_line_through_train_sh_is_a_launch_of_run_recipe(line: str) -> None:
+    source = read_config_text(line, name="<text>", form=form_of_text(line))
+    assert source.form == "command"
+    assert (source.recipe, source.world_size) == ("qwen3_8b_sft_config", 8)
+    assert values(source) == {"model.context_parallel_size": 2, "train.micro_batch_size": 1}
+    assert source.remarks == []
+    assert (">=0.6.dev0", "train.sh is there from 0.6 on") in source.bridge_hints
+
+
+def test_words_of_a_line_through_train_sh_keep_their_places() -> None:
+    source = command("train.sh --nodes 1 --gpus-per-node 8 --recipe x_config --typo --wait model.seq_length=8", "0.6.2")
+    assert [remark.location for remark in source.remarks] == [Location(column=8)]
+    assert [assignment.location for assignment in source.assignments] == [Location(column=10)]
+
+
+def test_train_sh_without_gpus_does_not_tell_the_world_size() -> None:
+    assert command("train.sh --nodes 2 --recipe x_config").world_size is None

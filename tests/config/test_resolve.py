@@ -153,6 +153,11 @@ def test_a_name_and_a_list_of_one_name_are_the_same(field: str, written: Any) ->
     assert state(resolved({field: written}), field) == (SET, ["a2a"])
 
 
+@pytest.mark.parametrize(("written", "as_list"), [("a2a", False), (["a2a"], True), (["a2a", "p2p"], True)])
+def test_a_list_is_told_from_one_name_for_those_who_count_it(written: Any, as_list: bool) -> None:
+    assert resolved({"model.cp_comm_type": written}).get("model.cp_comm_type").as_list is as_list
+
+
 def test_a_whole_number_for_a_float_is_a_float() -> None:
     found = resolved({"optimizer.lr": 1}).get("optimizer.lr").value
     assert isinstance(found, float)
@@ -495,6 +500,19 @@ def test_a_replaced_dataset_is_known_even_below_an_unknown_recipe() -> None:
     assert (found.state, found.reason) == (UNKNOWN, "the config comes from a function of another file")
 
 
+def test_a_mapping_without_a_class_sets_its_fields_one_by_one() -> None:
+    config = from_code(Assignment("train", {"micro_batch_size": 2, "manual_gc": True}, Location("train.py", 4, 1)))
+    assert state(config, "train.micro_batch_size") == (SET, 2)
+    assert state(config, "train.manual_gc") == (SET, True)
+    assert config.get("train.manual_gc").location.line == 4
+
+
+@pytest.mark.parametrize("field", ["dist.lazy_init", "train.no_such_field"])
+def test_a_name_that_only_some_path_of_the_code_assigns_is_let_pass(field: str) -> None:
+    some = Assignment(field, Unknown(f"{CONDITION} in line 3"), Location("t.py", 4, 1))
+    assert from_code(some, bridge="0.3.1" if field.startswith("train") else "0.6.2").remarks == []
+
+
 def test_values_set_before_the_dataset_is_replaced_are_lost() -> None:
     early = Assignment("dataset.packed_sequence_specs.pad_seq_to_mult", 8, Location("train.py", 4, 1))
     config = from_code(early, REPLACED)
@@ -555,6 +573,14 @@ def test_a_run_that_nobody_tells_of_is_unknown() -> None:
 def test_a_world_size_that_is_no_count_is_refused(world_size: Any) -> None:
     sentence = refusal({"model.context_parallel_size": 2}, world_size=world_size)
     assert sentence.startswith("the world size must be a whole number of at least 1 and below 2**63, not ")
+
+
+def test_a_launch_line_tells_the_ranks_and_the_whole_environment() -> None:
+    config = resolved(f"NCCL_DEBUG=INFO {COMMAND.replace('torchrun', 'torchrun --nproc_per_node=8')}")
+    assert config.world_size == 8
+    assert config.env is not None
+    assert config.env["NCCL_DEBUG"] == "INFO"
+    assert config.env_complete
 
 
 def test_the_run_may_be_told_in_other_words() -> None:

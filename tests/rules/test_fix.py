@@ -252,6 +252,41 @@ def test_fixes_that_cannot_be_placed_are_listed_with_the_reason() -> None:
     assert [(change.field, change.new) for change in result.changes] == [(MBS, 1)]
 
 
+CODE = """\
+from megatron.bridge.data.builders import GPTSFTDatasetConfig
+from megatron.bridge.data.packing import PackedSequenceSpecs
+from megatron.bridge.recipes.llama.h100.llama3 import llama32_1b_sft_1gpu_h100_bf16_config as base
+
+
+def build():
+    cfg = base()
+    cfg.model.context_parallel_size = 2
+    cfg.model.seq_length = 4096
+    cfg.dataset = GPTSFTDatasetConfig(
+        dataset_root="/d",
+        seq_length=4096,
+        enable_offline_packing=True,
+        offline_packing_specs=PackedSequenceSpecs(packed_sequence_size=4096, pad_cu_seqlens=True, pad_seq_to_mult=4),
+        dataset_kwargs=KWARGS,
+    )
+    return cfg
+"""
+
+
+def test_fixes_that_have_a_place_in_code_are_written_though_another_has_none() -> None:
+    result = fixed(CODE.replace("KWARGS", '{"chat": True}'), bridge="0.6.2")
+    assert "cfg.model.calculate_per_token_loss = True\n" in text_of(result)
+    assert "left to be changed by hand: dataset.dataset_kwargs.pad_to_max_length" in result.note
+    assert [change.field for change in result.changes] == ["model.calculate_per_token_loss"]
+    assert "pad-cu-seqlens-needs-pad-to-max" in {finding.rule for finding in result.after.findings}
+
+
+def test_a_value_in_a_mapping_in_code_is_replaced_where_it_stands() -> None:
+    result = fixed(CODE.replace("KWARGS", '{"pad_to_max_length": False}'), bridge="0.6.2")
+    assert 'dataset_kwargs={"pad_to_max_length": True},' in text_of(result)
+    assert result.note == ""
+
+
 def test_a_batch_script_gives_the_overrides_to_add_to_its_launch_line() -> None:
     script = "scripts/training/run_recipe.py --recipe llama32_1b_sft_config"
     result = fixed(f"#!/bin/bash\n#SBATCH --nodes=1\nsrun python {script} {MBS}=4\n")

@@ -15,7 +15,15 @@ from packaging.version import Version
 
 from skill_run.bridge.recipes import Recipe, find_recipe
 from skill_run.bridge.release import newest_release, read_data
-from skill_run.config.launch import Launch, find_launch, gpus_per_node, slurm_options, slurm_remarks, world_size
+from skill_run.config.launch import (
+    LAUNCHER,
+    Launch,
+    find_launch,
+    gpus_per_node,
+    slurm_options,
+    slurm_remarks,
+    world_size,
+)
 from skill_run.config.model import Assignment, Form, Location, Plain, Remark, Source, Unknown
 from skill_run.config.overrides import parse_override, shorten
 from skill_run.config.shell import MARK, Script, Word, readable, unknown_name, unknown_reason
@@ -24,7 +32,6 @@ from skill_run.errors import InputError
 Kind = Literal["int", "float", "str", "bool", "flag", "recipe", "model", "mode", "dataset", "ignored"]
 FlagTables = Mapping[str, Mapping[str, "FlagRule"]]
 
-LAUNCHER: Final = "run_recipe.py"
 _SEQUENCE_LENGTH: Final = "{seq_length}"
 _MODEL_TASKS: Final = {"pretrain": "pretrain", "sft": "sft", "lora": "peft", "dora": "peft"}
 # argparse of the older launchers takes any unique beginning of a long flag; 0.6 switched that off.
@@ -147,14 +154,16 @@ class _Reader:
                 f"{self.name}: no command that starts a training was found; expected torchrun or python with a script"
             )
         source = self.source
-        source.script = readable(launch.script.text)
+        source.script = LAUNCHER if launch.submitter is not None else readable(launch.script.text)
         source.world_size = world_size(launch, job)
         environment = {**script.environment(), **launch.environment}
         for variable in _slurm_variables(job or {}):
             environment.pop(variable, None)
         source.env = environment or None
         source.remarks += slurm_remarks(launch, job, self.place(launch.place, 1))
-        if launch.script.text.rpartition("/")[2] == LAUNCHER:
+        if launch.submitter is not None:
+            self.source.bridge_hints.append((">=0.6.dev0", "train.sh is there from 0.6 on"))
+        if launch.submitter is not None or launch.script.text.rpartition("/")[2] == LAUNCHER:
             self.launcher(launch)
         else:
             self.own_script(launch)
@@ -178,11 +187,12 @@ class _Reader:
 
     def launcher(self, launch: Launch) -> None:
         arguments = list(launch.arguments)
-        offset = len(launch.words) - len(arguments) + 1
+        places = {id(word): position for position, word in enumerate(launch.words, start=1)}
+        positions = [places[id(word)] for word in arguments]
         version = self.version if self.version in self.tables else None
         version = version or self.fitting(arguments)
         table = self.tables[version]
-        given, overrides = self.sort_out(arguments, offset, table, version)
+        given, overrides = self.sort_out(arguments, positions, table, version)
         self.select_recipe(given, table)
         self.apply_flags(given, overrides, table, version)
         for word, position in overrides:
@@ -210,7 +220,7 @@ class _Reader:
         return wrong
 
     def sort_out(
-        self, arguments: Sequence[Word], offset: int, table: Mapping[str, FlagRule], version: str
+        self, arguments: Sequence[Word], positions: Sequence[int], table: Mapping[str, FlagRule], version: str
     ) -> tuple[list[_Given], list[tuple[Word, int]]]:
         """Split the arguments into flags and overrides; what nobody can tell makes the base unknown."""
         given: list[_Given] = []
@@ -218,7 +228,7 @@ class _Reader:
         index = 0
         while index < len(arguments):
             word = arguments[index]
-            position = offset + index
+            position = positions[index]
             index += 1
             if not _is_flag(word.text):
                 if unknown_name(word.text.partition("=")[0]) is not None:

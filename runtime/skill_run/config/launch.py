@@ -22,6 +22,14 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _TORCHRUN_MODULES: Final = {"torch.distributed.run", "torch.distributed.launch"}
 _TORCHRUN_SWITCHES: Final = {"standalone", "no-python", "run-path", "use-env", "module", "m", "signals-to-handle"}
 _PYTHON_VALUES: Final = {"-X", "-W", "--check-hash-based-pycs"}
+LAUNCHER: Final = "run_recipe.py"
+# scripts/training/train.sh (0.6 and later) hands its arguments to setup_experiment.py, which submits run_recipe.py.
+_SUBMITTERS: Final = {"train.sh", "setup_experiment.py"}
+_SUBMITTER_VALUES: Final = {
+    *("nodes", "gpus-per-node", "account", "partition", "time", "gres", "additional-slurm-params", "container-image"),
+    *("mount", "env", "srun-arg", "experiment-name"),
+}
+_SUBMITTER_SWITCHES: Final = {"no-gpu-resource-request", "submission-dry-run", "wait", "lmc"}
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _SHORT_SLURM: Final = {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-c": "cpus-per-task"}
 _SLURM_OPTIONS: Final = {
@@ -34,7 +42,8 @@ class Launch:
     """One launch line, taken apart.
 
     script: the Python file or module; arguments: what follows it; torchrun and srun: their options without dashes,
-    None when the program is not part of the line.
+    None when the program is not part of the line; submitter: the line goes through train.sh, whose own options
+    (by name without dashes) are not arguments.
     """
 
     words: Sequence[Word]
@@ -44,6 +53,7 @@ class Launch:
     torchrun: Mapping[str, str] | None = None
     srun: Mapping[str, str] | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    submitter: Mapping[str, str] | None = None
 
     @property
     def place(self) -> Word:
@@ -62,7 +72,7 @@ def find_launch(script: Script, name: str) -> Launch | None:
     """
     best: tuple[int, Launch] | None = None
     for launch in _launches(script, name, 0):
-        rank = 8 if _base(launch.script) == "run_recipe.py" else 0
+        rank = 8 if _base(launch.script) == LAUNCHER or launch.submitter is not None else 0
         rank += 4 if any(word.text.partition("=")[0] in ("--recipe", "--model") for word in launch.arguments) else 0
         rank += 2 if launch.torchrun is not None else 0
         rank += (1 if launch.srun is not None else 0) - (0 if launch.surely else 1)
@@ -82,13 +92,13 @@ def _launches_of(command: Command, script: Script, name: str, depth: int) -> Ite
     srun: dict[str, str] | None = None
     for index, word in enumerate(words):
         base = _base(word)
-        if base in _SHELLS and index + 1 < len(words):
+        if base in _SHELLS and index + 1 < len(words) and _base(words[index + 1]) not in _SUBMITTERS:
             yield from _inner(command, words[index + 1 :], srun, environment, script, name, depth)
             return
         if base == "eval":
             yield from _body(" ".join(w.text for w in words[index + 1 :]), word, srun, environment, script, name, depth)
             return
-        if base == "torchrun" or _PYTHON.fullmatch(base) or base.endswith(".py"):
+        if base == "torchrun" or _PYTHON.fullmatch(base) or base.endswith(".py") or base in _SUBMITTERS:
             launch = _take_apart(words, index)
             if launch is not None:
                 launch.srun = srun
@@ -96,7 +106,7 @@ def _launches_of(command: Command, script: Script, name: str, depth: int) -> Ite
                 launch.surely = command.status == "run"
                 yield launch
             return
-        if index == 0 and base not in _WRAPPERS and unknown_name(word.text) is None:
+        if index == 0 and base not in _WRAPPERS | _SHELLS and unknown_name(word.text) is None:
             return
         if base == "srun":
             srun = slurm_options([w.text for w in words[index + 1 :]])
@@ -147,9 +157,10 @@ def _body(
         return
     inner = Script(text, name, {**script.visible(), **environment}, depth + 1)
     for launch in _launches(inner, name, depth + 1):
-        launch.words = [_moved(word, at) for word in launch.words]
-        launch.script = _moved(launch.script, at)
-        launch.arguments = launch.words[len(launch.words) - len(launch.arguments) :]
+        moved = {id(word): _moved(word, at) for word in launch.words}
+        launch.script = moved[id(launch.script)]
+        launch.arguments = [moved[id(word)] for word in launch.arguments]
+        launch.words = [moved[id(word)] for word in launch.words]
         launch.srun = launch.srun if launch.srun is not None else srun
         launch.environment = {**environment, **inner.environment(), **launch.environment}
         yield launch
@@ -163,6 +174,8 @@ def _moved(word: Word, at: Word) -> Word:
 def _take_apart(words: Sequence[Word], index: int) -> Launch | None:
     """Split the words from the launcher at `index` on; None when they start no script."""
     base = _base(words[index])
+    if base in _SUBMITTERS:
+        return _submitted(words, index)
     if base.endswith(".py"):
         return Launch(words, words[index], words[index + 1 :], True)
     if base == "torchrun":
@@ -179,9 +192,32 @@ def _take_apart(words: Sequence[Word], index: int) -> Launch | None:
         if text == "-c" or text == "-":
             return None
         if not text.startswith("-"):
-            return Launch(words, words[at], words[at + 1 :], True)
+            return _take_apart(words, at) if _base(words[at]) in _SUBMITTERS else _plain(words, at)
         at += 2 if text in _PYTHON_VALUES else 1
     return None
+
+
+def _plain(words: Sequence[Word], at: int) -> Launch:
+    return Launch(words, words[at], words[at + 1 :], True)
+
+
+def _submitted(words: Sequence[Word], index: int) -> Launch:
+    """Take a line through train.sh apart: its own options, and what it hands to run_recipe.py."""
+    options: dict[str, str] = {}
+    arguments: list[Word] = []
+    at = index + 1
+    while at < len(words):
+        text = words[at].text
+        name, equal, value = text.lstrip("-").partition("=")
+        at += 1
+        if not text.startswith("-") or name not in _SUBMITTER_VALUES | _SUBMITTER_SWITCHES:
+            arguments.append(words[at - 1])
+            continue
+        if not equal and name in _SUBMITTER_VALUES and at < len(words):
+            value = words[at].text
+            at += 1
+        options[name] = value
+    return Launch(words, words[index], arguments, True, submitter=options)
 
 
 def _torchrun(words: Sequence[Word], at: int) -> Launch | None:
@@ -266,6 +302,10 @@ def world_size(launch: Launch, job: Mapping[str, str] | None) -> int | Unknown |
 
     job: the `#SBATCH` options, None outside a batch script.
     """
+    if launch.submitter is not None:
+        nodes = _count(launch.submitter.get("nodes", "1"), "--nodes")
+        per_node = launch.submitter.get("gpus-per-node")
+        return None if per_node is None else _product(nodes, _count(per_node, "--gpus-per-node"))
     if launch.torchrun is not None:
         options = launch.torchrun
         per_node = options.get("nproc-per-node", "1")

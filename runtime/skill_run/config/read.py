@@ -26,9 +26,10 @@ _SUFFIXES: dict[str, Form] = {
     ".sbatch": "sbatch",
     ".slurm": "sbatch",
 }
-_LAUNCHERS = re.compile(
-    r"^\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:\S*/)?(?:srun|torchrun|uv|python[\d.]*|accelerate|\S*run_recipe\.py)\b"
-)
+_STARTERS = re.compile(r"srun|torchrun|uv|python[\d.]*|accelerate")
+_TRAINERS = ("run_recipe.py", "train.sh", "setup_experiment.py")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_HEAD = 65536
 _PYTHON_LINE = re.compile(r"^(?:from\s+[\w.]+\s+import\s|import\s+[\w.]+|def\s+\w+\s*\(|\w+\s*=\s*\w+\()", re.MULTILINE)
 _CONTAINER_TARGET = "ConfigContainer"
 
@@ -54,7 +55,7 @@ def read_source(
     if there:
         text = read_text(path, MAX_BYTES)
         return read_config_text(text, name=str(source), form=form_of_file(path, text), bridge=bridge)
-    if isinstance(source, str) and _LAUNCHERS.match(source):
+    if isinstance(source, str) and _is_launch(source):
         return read_config_text(source, name="<command>", form="command", bridge=bridge)
     if isinstance(source, str) and source.lstrip().startswith("{"):
         return read_config_text(source, name="<text>", form="json", bridge=bridge)
@@ -70,6 +71,16 @@ def form_of_file(path: Path, text: str) -> Form:
     return form_of_text(text)
 
 
+def _is_launch(text: str) -> bool:
+    """Tell whether a text begins with a program that starts training, after variables set for it."""
+    words = text[:_HEAD].split()
+    first = next((index for index, word in enumerate(words) if not _VARIABLE.match(word)), len(words))
+    if words[first : first + 1] and words[first] in ("bash", "sh"):
+        return words[first + 1 : first + 2] != [] and words[first + 1].endswith(_TRAINERS)
+    base = words[first].rpartition("/")[2] if first < len(words) else ""
+    return _STARTERS.fullmatch(base) is not None or base.endswith(_TRAINERS)
+
+
 def form_of_text(text: str) -> Form:
     """Return the form of text by what it looks like; YAML when nothing else fits."""
     head = text.lstrip("\ufeff \t\r\n")
@@ -77,7 +88,7 @@ def form_of_text(text: str) -> Form:
         return "python" if "python" in head.split("\n", 1)[0] else "sbatch"
     if head.startswith("{"):
         return "json"
-    if _LAUNCHERS.match(head):
+    if _is_launch(head):
         return "command"
     if _PYTHON_LINE.search(text):
         return "python"

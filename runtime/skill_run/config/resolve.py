@@ -365,7 +365,7 @@ class _Resolver:
             "comm_overlap",
         ):
             return True
-        provider_known = self.config.model_type is not None or self.config.base != "recipe"
+        provider_known = self.config.model_type is not None or self.config.base in ("defaults", "complete")
         if section == "model" and not (provider_known and self.config.model_type in _GPT_MODEL_TYPES):
             return not names.other_releases(path) and names.nearest(path, self.release.version) is None
         return False

@@ -331,16 +331,14 @@ def edit_yaml(text: str, sets: Mapping[str, Plain], removes: Sequence[str], name
     before = to_plain(parse_tree(text, name))
     assert isinstance(before, dict)
     wanted = edit_mapping(before, sets, removes)
-    try:
-        edited = _edit_in_place(text, sets, removes)
-        if _same(to_plain(parse_tree(edited, name)), wanted):
-            return edited
-    except (InputError, yaml.YAMLError):
-        pass
-    anew = "\n".join(_block(wanted)) + "\n"
-    if not _same(to_plain(parse_tree(anew, name)), wanted):
-        raise InputError(f"{name} cannot be written as YAML with these changes")
-    return anew
+    for write in (lambda: _edit_in_place(text, sets, removes), lambda: "\n".join([*_block(wanted), ""])):
+        try:
+            edited = write()
+            if _same(to_plain(parse_tree(edited, name)), wanted):
+                return edited
+        except (InputError, yaml.YAMLError):
+            continue
+    raise InputError(f"{name} cannot be written as YAML with these changes")
 
 
 def _block(data: Mapping[str, Any]) -> list[str]:
@@ -453,6 +451,11 @@ def _value_node(tree: ast.Module, path: str, place: Location | None, lines: Sequ
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == leaf and _is_at(node, place, lines):
             return node.value
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                named = isinstance(key, ast.Constant) and key.value == leaf
+                if named and (_is_at(key, place, lines) or _is_at(value, place, lines)):  # type: ignore[arg-type]
+                    return value
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Attribute) and target.attr == leaf and _is_at(target, place, lines):

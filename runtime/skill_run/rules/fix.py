@@ -89,11 +89,31 @@ def fix_config(
         text = write_back(sources[-1], plan.sets, plan.removes, original)
     except InputError as error:
         text, note = None, str(error)
+        placed = _placeable(sources[-1], plan, original)
+        if placed:
+            by_hand = ", ".join(path for path in plan.sets if path not in placed)
+            note = f"{note}; left to be changed by hand: {by_hand}"
+            plan.sets = {path: plan.sets[path] for path in placed}
+            plan.changes = {path: plan.changes[path] for path in placed}
+            text = write_back(sources[-1], plan.sets, plan.removes, original)
+            report = report_on(build_config(_patched(sources, plan), **settings), rules, name)
     if sources[-1].form == "sbatch" and plan.sets:
         note = "add these overrides to the launch line of the script"
     left = tuple(f for f in report.findings if f.fix and f.severity != "info" and (semantic or not f.fix_is_semantic))
     waiting = tuple(f for f in report.findings if f.fix_is_semantic and not semantic)
     return FixResult(before, report, tuple(plan.changes.values()), tuple(plan.removes), text, note, left + waiting)
+
+
+def _placeable(source: Source, plan: _Plan, original: Mapping[str, Any] | None) -> list[str]:
+    """Return the planned fields that can be written into the input; none when names have to be removed with them."""
+    placed: dict[str, Plain] = {}
+    for path, value in plan.sets.items() if not plan.removes else ():
+        try:
+            write_back(source, {**placed, path: value}, [], original)
+        except InputError:
+            continue
+        placed[path] = value
+    return list(placed)
 
 
 def _take(report: ValidationReport, config: Config, plan: _Plan, semantic: bool) -> bool:
