@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import resource
 import shlex
+import socket
 import stat
 import subprocess
 import sys
@@ -219,6 +221,78 @@ def test_a_report_into_a_pipe_or_device_leaves_it_what_it_is(run: Run, write: Wr
     finally:
         os.close(reader)
     assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+@pytest.mark.parametrize("arguments", [("validate", "conf.yaml"), ("validate", "conf.yaml", "--fix", "--write")])
+def test_a_report_into_a_pipe_that_nobody_reads_is_refused(
+    run: Run, write: Write, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    write(CLEAN)
+    os.mkfifo(tmp_path / "fifo")
+    done = run(*arguments, "-o", "fifo")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("skill-run: fifo cannot be written: nobody reads from it\n")
+
+
+def test_a_report_into_a_socket_is_refused(run: Run, write: Write, tmp_path: Path) -> None:
+    write(CLEAN)
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(tmp_path):
+        server.bind("socket")
+        refused(run("validate", "conf.yaml", "-o", "socket"), "neither a file nor a pipe nor a character device")
+
+
+def test_a_report_into_a_device_is_written(run: Run, write: Write) -> None:
+    write(CLEAN)
+    done = run("validate", "conf.yaml", "-o", "/dev/null")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert run("validate", "conf.yaml", "-o", "/dev/stdout").stdout.startswith("Checked conf.yaml")
+
+
+@pytest.mark.parametrize("more", [(), ("--fix",), ("--fix", "--write")])
+@pytest.mark.parametrize("output", ["conf.yaml", "./sub/../conf.yaml", "link.yaml"])
+def test_a_report_never_replaces_the_config(
+    run: Run, write: Write, tmp_path: Path, more: tuple[str, ...], output: str
+) -> None:
+    path = write(CORRUPT)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link.yaml").symlink_to(path)
+    refused(run("validate", "conf.yaml", "-o", output, *more), "-o is the config itself")
+    assert path.read_text("utf-8") == CORRUPT
+
+
+@pytest.mark.parametrize("model", ["model", "model/config.json"])
+def test_a_report_never_replaces_the_models_config(run: Run, write: Write, model: str) -> None:
+    write(CLEAN)
+    path = write('{"num_hidden_layers": 2}', "model/config.json")
+    refused(run("validate", "conf.yaml", "--model", model, "-o", str(path)), "-o is the model itself")
+    assert path.read_text("utf-8") == '{"num_hidden_layers": 2}'
+
+
+@pytest.mark.parametrize("option", ["-o", "--html", "--plot"])
+@pytest.mark.parametrize(("name", "kind"), [("batch.json", "batch"), ("conf.yaml", "config")])
+def test_a_report_of_a_batch_never_replaces_an_input(run: Run, write: Write, option: str, name: str, kind: str) -> None:
+    write(CLEAN)
+    write('{"tokens_len": 16, "cu_seqlens_q": [0, 8, 16]}', "batch.json")
+    done = run("inspect", "batch.json", "--config", "conf.yaml", option, name)
+    refused(done, f"{option} is the {kind} itself ({name})")
+
+
+@pytest.mark.parametrize("output", ["no/report.txt", "."])
+def test_a_report_that_cannot_be_written_leaves_the_config_unchanged(run: Run, write: Write, output: str) -> None:
+    path = write(CORRUPT)
+    refused(run("validate", "conf.yaml", "--fix", "--write", "-o", output), f"{output} cannot be written")
+    assert path.read_text("utf-8") == CORRUPT
+
+
+@pytest.mark.parametrize("end", ["\\n", "\\r", "\\e", "\\u2028"])
+def test_a_name_from_the_config_cannot_start_a_line_of_its_own_in_the_list_of_changes(
+    run: Run, write: Write, end: str
+) -> None:
+    write(f'model:\n  "tensor_model_parallel_size{end}::error::x": 2\n')
+    done = run("validate", "conf.yaml", "--fix")
+    assert not [line for line in done.stderr.splitlines() if line.startswith("::")]
+    assert done.stderr.startswith("removed model.tensor_model_parallel_size\\")
+    assert "\x1b" not in done.stderr
 
 
 def test_verbose_lists_every_rule_that_was_not_checked(run: Run, write: Write) -> None:
@@ -512,6 +586,9 @@ def test_a_reader_that_goes_away_ends_the_call_without_a_word(
     assert done.returncode in (0, 1)
 
 
+MCP_CLOSED = "skill-run: standard input or output is closed; an MCP server speaks over both\n"
+
+
 def in_shell(environment: dict[str, str], folder: Path, command: str) -> Done:
     """Run a shell command in which `skill-run` is the command line."""
     line = f'skill_run() {{ {shlex.quote(sys.executable)} -m skill_run.cli "$@"; }}; {command}'
@@ -525,6 +602,8 @@ def in_shell(environment: dict[str, str], folder: Path, command: str) -> Done:
     [
         ("skill_run validate conf.yaml >&-", 0, ""),
         ("skill_run validate - <&-", 2, "skill-run: standard input is closed\n"),
+        ("skill_run mcp <&-", 2, MCP_CLOSED),
+        ("skill_run mcp >&-", 2, MCP_CLOSED),
         (
             "skill_run validate conf.yaml >/dev/full",
             2,
@@ -763,3 +842,15 @@ def test_an_unusable_cache_folder_is_not_an_error(run: Run, write: Write) -> Non
     blocked = write("", "blocked")
     done = run("validate", "conf.yaml", env={"XDG_CACHE_HOME": str(blocked), "HOME": str(blocked)})
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_pipe_in_place_of_the_cached_rules_is_not_waited_for(run: Run, write: Write, tmp_path: Path) -> None:
+    write(CORRUPT)
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    first = run("validate", "conf.yaml", env=env)
+    (kept,) = (tmp_path / "cache" / "skill-run").iterdir()
+    kept.unlink()
+    os.mkfifo(kept)
+    second = run("validate", "conf.yaml", env=env)
+    assert (second.returncode, second.stdout, second.stderr) == (1, first.stdout, "")
+    assert kept.is_file()

@@ -114,7 +114,7 @@ def properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 async def test_tools_are_listed_as_read_only_with_described_schemas(client: Client) -> None:
     tools = (await client.list_tools()).tools
-    assert [tool.name for tool in tools] == ["validate_config", "explain_rule", "list_skills"]
+    assert [tool.name for tool in tools] == ["validate_config", "inspect_batch", "explain_rule", "list_skills"]
     for tool in tools:
         marks = tool.annotations
         assert marks is not None
@@ -135,7 +135,7 @@ async def test_tools_are_listed_as_read_only_with_described_schemas(client: Clie
 
 async def test_the_server_tells_an_assistant_when_to_use_which_tool(client: Client) -> None:
     assert client.instructions is not None
-    for name in ("validate_config", "explain_rule", "list_skills"):
+    for name in ("validate_config", "inspect_batch", "explain_rule", "list_skills"):
         assert name in client.instructions
 
 

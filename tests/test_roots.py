@@ -106,3 +106,14 @@ def test_a_house_folder_that_links_out_is_not_used(root: Path, tmp_path: Path) -
 def test_the_whole_file_system_can_be_a_root(root: Path) -> None:
     found = Roots([Path(os.sep)]).find(str(root / "sub" / "a.yaml"))
     assert found == root / "sub" / "a.yaml"
+
+
+@pytest.mark.parametrize("name", ["sub/../../outside", "w/../outside", "a/../..", "a\\..\\b"])
+def test_a_model_id_that_climbs_is_refused_whether_or_not_something_is_there(root: Path, name: str) -> None:
+    with pytest.raises(InputError):
+        Roots([root]).find_model(name)
+
+
+def test_a_model_folder_may_be_named_by_a_path_that_climbs_inside(root: Path) -> None:
+    (root / "model").mkdir()
+    assert Roots([root]).find_model("sub/../model") == str(root / "model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,7 @@ def validate(inputs: tuple[str, ...], **options: Any) -> int:
     from skill_run.rules import validate as engine
 
     source, overrides = _split_inputs(inputs)
+    _check_output("-o", options["output"], {"config": source, "model": options["model"]})
     if options["write"]:
         _check_write(source, overrides, options)
     text = _read_stdin() if source == _STDIN else None
@@ -199,13 +201,33 @@ def _emit(text: str, output: str | None) -> None:
     _write_file(Path(output), text + "\n")
 
 
+def _check_output(option: str, output: str | None, inputs: dict[str, str | None]) -> None:
+    """Refuse a report file that cannot be made or would replace an input, before anything is read or changed."""
+    if output is None:
+        return
+    path = Path(output)
+    if not _is_there(output):
+        if not path.resolve().parent.is_dir():
+            raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
+        return
+    if path.is_dir():
+        raise InputError(f"{path} cannot be written: it is a folder")
+    if not path.is_file():
+        return
+    for kind, name in inputs.items():
+        # A model may be named by its folder.
+        for read in (name, os.path.join(name, "config.json")) if name is not None else ():
+            if _is_there(read) and path.samefile(read):
+                raise InputError(f"{option} is the {kind} itself ({path}); name another file")
+
+
 def _write_file(path: Path, text: str) -> None:
     """Replace a file in one step, so that a failure leaves the old one whole; a device or a pipe is written to."""
     import tempfile
 
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, "utf-8")
+            _write_into(path, text)
             return
         path = path.resolve()
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -221,10 +243,31 @@ def _write_file(path: Path, text: str) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
+def _write_into(path: Path, text: str) -> None:
+    """Write into a character device, or into a pipe that somebody reads from; InputError for anything else."""
+    import errno
+
+    mode = path.stat().st_mode
+    if not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
+        raise InputError(f"{path} cannot be written: it is neither a file nor a pipe nor a character device")
+    try:
+        # Without waiting for a reader, who may never come.
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise InputError(f"{path} cannot be written: nobody reads from it") from error
+        raise
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
 def _finish_fix(fixed: FixResult, source: str | None, options: dict[str, Any]) -> int:
     """Print or write the corrected config; the list of changes and the report go to standard error."""
+    from skill_run.report.safe import printable
+
     for line in _change_lines(fixed):
-        click.echo(line, err=True)
+        click.echo(printable(line), err=True)
     report = _rendered(fixed.after, options, sys.stderr)
     if not isinstance(fixed.text, str):
         raise InputError(
@@ -291,6 +334,8 @@ def inspect(source: str | None, **options: Any) -> int:
         return EXIT_CLEAN
     if source is None:
         raise InputError("nothing to inspect: name a batch file or a packed dataset")
+    for option, name in (("-o", "output"), ("--html", "html_file"), ("--plot", "plot_file")):
+        _check_output(option, options[name], {"batch": source, "config": options["config"]})
     from skill_run.batch.inspect import inspect_batch
     from skill_run.report.inspection import render_inspection
 
@@ -408,9 +453,10 @@ def verify(form_out: str) -> int:
     "roots",
     metavar="DIR",
     multiple=True,
-    help="Folder the server may read configs from; repeatable (default: here).",
+    help="Folder the server may read configs and batches from; repeatable (default: here).",
 )
-def mcp(roots: tuple[str, ...]) -> int:
+@click.option("--python", metavar="PATH", help="Interpreter with torch, to read .pt files in a child process.")
+def mcp(roots: tuple[str, ...], python: str | None) -> int:
     """Serve the tools to an assistant over MCP on standard input and output."""
     folders = [Path(root) for root in roots] or [Path.cwd()]
     for folder in folders:
@@ -418,7 +464,7 @@ def mcp(roots: tuple[str, ...]) -> int:
             raise InputError(f"{folder} is not a folder")
     from skill_run.mcp_server import run
 
-    run(folders)
+    run(folders, python=python)
     return EXIT_CLEAN
 
 

@@ -164,6 +164,95 @@ class RuleExplanation(BaseModel):
     field: FieldDetails | None = Field(description="The field, null for a rule.")
 
 
+class BatchSummary(BaseModel):
+    """The whole inspection in figures, whatever page of it is shown."""
+
+    verdict: str = Field(description="What it is and how many findings of each severity there are, in one line.")
+    error: int = Field(description="Findings that stop the run: refused, crash or hang.")
+    corruption: int = Field(description="Findings that let the run finish with silently wrong training.")
+    warning: int = Field(description="Findings that cost speed, memory or trust in a number.")
+    info: int = Field(description="Findings that are good to know.")
+    rows: int = Field(description="Rows (packs).")
+    sequences: int = Field(description="Sequences that are not empty.")
+    fill: float | None = Field(None, description="Share of the token slots that hold sequences, 0 to 1; null: unknown.")
+    trained_tokens: int | None = Field(None, description="Tokens with loss, null when no loss mask tells.")
+
+
+class BatchSequence(BaseModel):
+    """One sequence of a row; lengths in tokens."""
+
+    row: int = Field(description="Row it lies in.")
+    start: int = Field(description="Its first token, counted from the row's begin.")
+    logical: int = Field(description="Length without padding.")
+    physical: int = Field(description="Length with padding.")
+    trained: int | None = Field(description="Tokens with loss, null when not known.")
+
+
+class BatchFinding(BaseModel):
+    """One problem of the batch or dataset."""
+
+    rule: str = Field(description="Rule id; explain_rule tells more.")
+    severity: Severity = Field(description="What happens to a run that trains on this.")
+    title: str = Field(description="The problem in one line.")
+    message: str = Field(description="What is wrong with these values, and what to do.")
+    fields: list[str] = Field(description="Keys, rows and files concerned.")
+    fires: Phase = Field(description="Phase in which Megatron-Bridge itself notices; `never` means silent.")
+    skill: str = Field(description="Skill the rule belongs to.")
+    evidence: list[dict[str, str]] = Field(description="Where upstream's code shows it; explain_rule gives all of it.")
+    docs: str = Field(description="Command that explains the rule in a terminal.")
+
+
+class CutRank(BaseModel):
+    """What one context parallel rank gets of the row."""
+
+    rank: int = Field(description="Rank in the context parallel group.")
+    tokens: int = Field(description="Tokens it gets.")
+    trained: int | None = Field(description="Those with loss, null when not known.")
+    work: int = Field(description="Attention pairs it computes.")
+    runs: list[list[int]] = Field(description="First and one past the last token of its first runs, at most six.")
+
+
+class CutPreview(BaseModel):
+    """How context parallelism cuts the first row."""
+
+    size: int = Field(description="Context parallel size.")
+    whole: bool = Field(description="Every token is on exactly one rank.")
+    duplicated: int = Field(description="Tokens that are held more than once.")
+    lost: int = Field(description="Tokens that no rank holds.")
+    outside: int = Field(description="Positions that point outside the row.")
+    duplicated_runs: list[list[int]] = Field(description="First runs of duplicated tokens, as in ranks.")
+    lost_runs: list[list[int]] = Field(description="First runs of lost tokens, as in ranks.")
+    imbalance: float = Field(description="Work of the busiest rank over the mean.")
+    ranks: list[CutRank] = Field(description="The ranks, at most 32.")
+
+
+class BatchReport(BaseModel):
+    """What a batch or a packed dataset holds, and every problem of it, one page at a time."""
+
+    summary: BatchSummary = Field(description="Figures of the whole inspection.")
+    source: str = Field(description="What was inspected, as it was named in the call.")
+    path: str = Field(
+        description="Packing path: offline_packed, in_batch_packed, megatron_lm_sft, packed, padded, "
+        "packed_seq_params, packed_dataset or ranks."
+    )
+    generation: str = Field(description="Releases that make such a batch: <=0.5, >=0.6, main, megatron-lm or unknown.")
+    because: str = Field(description="Why it was recognised as that.")
+    meaning: str = Field(description="What its boundaries count: physical or logical lengths.")
+    tokens: int | None = Field(description="Tokens of all rows, null when not known.")
+    rows: int = Field(description="Rows (packs); ranks when path is ranks.")
+    statistics: dict[str, Any] = Field(description="Further figures of a packed dataset by name; empty for a batch.")
+    sequences_total: int = Field(description="Sequences of the batch, empty ones too; 0 for a packed dataset.")
+    sequence_offset: int = Field(description="Number of sequences before this page.")
+    next_sequence_offset: int | None = Field(description="sequence_offset of the next page, null on the last one.")
+    sequences: list[BatchSequence] = Field(description="Sequences of this page, in the order of the boundaries.")
+    total: int = Field(description="Number of findings.")
+    offset: int = Field(description="Number of findings before this page.")
+    next_offset: int | None = Field(description="offset of the next page, null on the last one.")
+    findings: list[BatchFinding] = Field(description="Findings of this page, worst first.")
+    cp: CutPreview | None = Field(description="Context parallel preview, null without cp or when it cannot be cut.")
+    notes: list[str] = Field(description="What else is worth knowing, at most twenty.")
+
+
 class Skill(BaseModel):
     """One skill of the bundle."""
 

@@ -27,6 +27,7 @@ from pydantic_core import ErrorDetails
 
 from skill_run import __version__
 from skill_run.errors import EXIT_CLEAN, InputError, SkillRunError
+from skill_run.mcp_inspection import Inspection
 from skill_run.mcp_tools import Tools
 from skill_run.report.safe import clip, printable
 from skill_run.roots import Roots
@@ -36,8 +37,9 @@ INSTRUCTIONS: Final = (
     "finds faults that train silently on wrong data. Call validate_config before a config is launched, after every "
     "change to it, and when a loss looks wrong; pass world_size and every other fact you know. Fix corruption and "
     "error findings first, ask the user before a fix whose fix_is_semantic is true, then validate again. Call "
-    "explain_rule for the reason behind a finding, or for the name, type and default of a config field in each "
-    "release. Call list_skills to find the guide for a task, and read it as the resource it names. Do not judge a "
+    "inspect_batch on a dumped batch or a packed dataset when a loss looks wrong, or for proof before the first "
+    "step. Call explain_rule for the reason behind a finding, or for the name, type and default of a config field in "
+    "each release. Call list_skills to find the guide for a task, and read it as the resource it names. Do not judge a "
     "config by eye."
 )
 
@@ -53,8 +55,9 @@ _MIME_TYPES: Final = {".md": "text/markdown", ".yaml": "application/yaml", ".jso
 class SkillRunServer(MCPServer[Any]):
     """An MCPServer whose errors are sentences, whose bundle is listed on demand, and whose stdout stays clean."""
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, python: str | Path | None = None) -> None:
         tools = Tools(roots)
+        inspection = Inspection(roots, python)
         super().__init__(
             "skill-run",
             title="skill-run",
@@ -64,6 +67,7 @@ class SkillRunServer(MCPServer[Any]):
             lifespan=_clean_stdout,
             tools=[
                 _tool(tools.validate_config, "Validate a training config"),
+                _tool(inspection.inspect_batch, "Inspect a batch or a packed dataset"),
                 _tool(tools.explain_rule, "Explain a rule or a config field"),
                 _tool(tools.list_skills, "List the skills"),
             ],
@@ -118,19 +122,26 @@ class SkillRunServer(MCPServer[Any]):
                 self.add_resource(resource)
 
 
-def create_server(roots: Sequence[Path]) -> SkillRunServer:
-    """Return a server that reads configs in `roots` only; InputError when one of them is not a folder."""
-    return SkillRunServer(Roots(roots))
+def create_server(roots: Sequence[Path], python: str | Path | None = None) -> SkillRunServer:
+    """Return a server that reads configs and batches in `roots` only; InputError when one of them is not a folder.
+
+    python: an interpreter with torch, without which .pt files are refused unless $SKILL_RUN_PYTHON names one.
+    """
+    return SkillRunServer(Roots(roots), python)
 
 
-def run(roots: Sequence[Path], transport: str = "stdio") -> None:
+def run(roots: Sequence[Path], transport: str = "stdio", python: str | Path | None = None) -> None:
     """Serve until the input ends or the process is told to stop; both are a clean end.
 
-    transport: `stdio`. Raises InputError for another one, or when a root is not a folder.
+    transport: `stdio`; python: as for create_server. Raises InputError for another one, for a closed stream, or when a
+    root is not a folder.
     """
     if transport != "stdio":
         raise InputError(f"the transport '{clip(transport, 60)}' is not offered; use stdio")
-    server = create_server(roots)
+    # A stream that the caller closed is None.
+    if sys.stdin is None or sys.stdout is None:
+        raise InputError("standard input or output is closed; an MCP server speaks over both")
+    server = create_server(roots, python)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
@@ -310,9 +321,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve on standard input and output; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m skill_run.mcp_server", description=__doc__)
     parser.add_argument("--root", action="append", type=Path, metavar="DIR", help="folder that may be read; repeatable")
-    roots = parser.parse_args(arguments).root or [Path.cwd()]
+    parser.add_argument("--python", metavar="PATH", help="interpreter with torch, to read .pt files in a child process")
+    given = parser.parse_args(arguments)
     try:
-        run(roots)
+        run(given.root or [Path.cwd()], python=given.python)
     except SkillRunError as error:
         print(f"skill-run: {error}", file=sys.stderr)
         return error.exit_code

@@ -284,8 +284,8 @@ def _page(
         verdict=f"{totals(report)}. {upstream_verdict(report)}",
         summary=models.Summary(**report.summary),
         upstream_validate=report.upstream_validate,
-        bridge=models.Bridge(version=_name(choice.version), release=choice.release, because=flow(choice.because)),
-        source=_name(report.source),
+        bridge=models.Bridge(version=name_of(choice.version), release=choice.release, because=flow(choice.because)),
+        source=name_of(report.source),
         world_size=report.world_size,
         base=flow(report.base),
         rules_checked=report.rules_checked,
@@ -301,7 +301,7 @@ def _page(
 def _finding(finding: Finding) -> models.Finding:
     from skill_run.report.safe import clip, flow, strict
 
-    fix = {_name(name): strict(value) for name, value in finding.fix.items()}
+    fix = {name_of(name): strict(value) for name, value in finding.fix.items()}
     long = [name for name, value in fix.items() if len(json.dumps(value)) > FIX_LIMIT]
     where = finding.location
     return models.Finding(
@@ -309,19 +309,19 @@ def _finding(finding: Finding) -> models.Finding:
         severity=finding.severity,
         title=finding.title,
         message=flow(clip(finding.message, MESSAGE_LIMIT)),
-        fields=_names(finding.fields),
+        fields=names_of(finding.fields),
         location=None if where is None else models.Place(file=where.file, line=where.line, column=where.column),
         fix={name: value for name, value in fix.items() if name not in long},
         fix_left_out=long,
         fix_is_semantic=finding.fix_is_semantic,
         fires=finding.fires,
         skill=finding.skill,
-        evidence=[_evidence(item) for item in finding.evidence[:MAX_EVIDENCE]],
+        evidence=[evidence_of(item) for item in finding.evidence[:MAX_EVIDENCE]],
         docs=finding.docs,
     )
 
 
-def _evidence(item: dict[str, str]) -> dict[str, str]:
+def evidence_of(item: dict[str, str]) -> dict[str, str]:
     from skill_run.report.safe import clip, flow
 
     return {key: flow(clip(text, MESSAGE_LIMIT)) for key, text in item.items()}
@@ -331,19 +331,21 @@ def _needs(entries: Iterable[NotChecked]) -> list[models.Need]:
     """Return the missing inputs with the number of rules that each would help to decide, the most useful first."""
     counts = Counter(need for entry in entries for need in entry.needs)
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [models.Need(need=_name(need), rules=number) for need, number in ranked[:MAX_NEEDS]]
+    return [models.Need(need=name_of(need), rules=number) for need, number in ranked[:MAX_NEEDS]]
 
 
 def _not_checked(entry: NotChecked) -> models.NotCheckedRule:
-    return models.NotCheckedRule(rule=entry.rule, title=entry.title, severity=entry.severity, needs=_names(entry.needs))
+    return models.NotCheckedRule(
+        rule=entry.rule, title=entry.title, severity=entry.severity, needs=names_of(entry.needs)
+    )
 
 
-def _names(names: Sequence[str]) -> list[str]:
+def names_of(names: Sequence[str]) -> list[str]:
     rest = len(names) - MAX_NAMES
-    return [_name(name) for name in names[:MAX_NAMES]] + ([f"and {rest} more"] if rest > 0 else [])
+    return [name_of(name) for name in names[:MAX_NAMES]] + ([f"and {rest} more"] if rest > 0 else [])
 
 
-def _name(text: str) -> str:
+def name_of(text: str) -> str:
     from skill_run.report.safe import clip, printable
 
     return printable(clip(text, NAME_LIMIT))

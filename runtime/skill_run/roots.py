@@ -52,7 +52,8 @@ class Roots:
         try:
             found = self.find(name)
         except InputError:
-            if name.startswith((".", "/", "~")) or name.endswith(".json") or os.path.exists(name):
+            climbs = ".." in name.replace("\\", "/").split("/")
+            if climbs or name.startswith((".", "/", "~")) or name.endswith(".json") or os.path.exists(name):
                 raise
             return name
         if not self.hold(Path(os.path.realpath(found / "config.json"))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skill_run.bridge.names import canonical_field, is_free_form
-from skill_run.bridge.recipes import catalogue, find_recipe, nearest_recipe, releases_with
+from skill_run.bridge.recipes import catalogue, find_recipe, is_recorded_in_full, nearest_recipe, releases_with
 from skill_run.bridge.release import known_releases, load_release
 from skill_run.config.typing import check_value
 
@@ -136,3 +136,18 @@ def test_a_misspelt_recipe_suggests_the_one_that_was_meant(misspelt: str, meant:
 @pytest.mark.parametrize("name", ["", "my_own_recipe", "train", "x" * 1000])
 def test_a_recipe_close_to_nothing_gets_no_suggestion(name: str) -> None:
     assert nearest_recipe(name, "0.6.2") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gemma2_2b_sft_config", True),
+        ("my.module.llama3_8b_peft_config", True),
+        ("qwen3_vl_8b_finetune_config", True),
+        ("llama3_8b_pretrain_config", False),
+        ("my_soft_config", False),
+        ("", False),
+    ],
+)
+def test_only_recipes_for_fine_tuning_are_recorded_in_full(name: str, expected: bool) -> None:
+    assert is_recorded_in_full(name) is expected

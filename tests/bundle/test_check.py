@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from skill_run.bridge.release import known_releases, newest_release
 from skill_run.bundle.check import (
     MAX_BYTES,
+    MAX_EXAMPLES,
     check_rule,
     check_rule_files,
     example_version,
@@ -24,7 +25,8 @@ from skill_run.bundle.check import (
 )
 from skill_run.bundle.load import load_rules, rule_files
 from skill_run.bundle.locate import bundle_root
-from skill_run.bundle.rule import rule_from_data
+from skill_run.bundle.rule import HOUSE, rule_from_data
+from skill_run.errors import InputError
 
 CP = "model.context_parallel_size"
 FILES = rule_files(bundle_root())
@@ -250,3 +252,108 @@ def test_the_check_runs_from_the_command_line(bundle: Bundle, rule_text: RuleTex
 def test_the_examples_of_the_bundle_speak_of_every_recorded_release() -> None:
     examples = [example for rule in load_rules() for example in (*rule.fails, *rule.passes)]
     assert {*known_releases()} - {newest_release()} <= {example.get("bridge") for example in examples}
+
+
+@pytest.fixture
+def config_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a model's config.json that can be read, in the folder `w/model` below the working folder."""
+    path = tmp_path / "w" / "model" / "config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"num_hidden_layers": 32}', "utf-8")
+    monkeypatch.chdir(tmp_path / "w")
+    return path
+
+
+@pytest.mark.parametrize(
+    "model", ["model", "model/config.json", "./model", "{}", "~/model", "a/../model", "../w/model", "missing.json"]
+)
+def test_an_example_cannot_have_a_model_read_from_a_path(rule_data: RuleData, config_json: Path, model: str) -> None:
+    rule = rule_from_data(rule_data(require="model.num_layers == 1"), HOUSE, "f")
+    with pytest.raises(InputError, match="must be a model id such as Qwen/Qwen3-8B, not a file or folder"):
+        judge_example(rule, {"model": model.format(config_json.parent)})
+
+
+def test_an_example_may_name_a_model_by_its_id(rule_data: RuleData) -> None:
+    rule = rule_from_data(rule_data(require=f"{CP} == 1"), HOUSE, "f")
+    assert judge_example(rule, {CP: 2, "model": "Qwen/Qwen3-8B"}) == "fails"
+    assert judge_example(rule, {CP: 2, "model": "nobody/knows"}) == "fails"
+
+
+BATCH = {"tokens_len": 16, "cu_seqlens_q": [[0, 8, 16]]}
+
+
+@pytest.mark.parametrize("config", ["conf.yaml", "{}", "model:\n  context_parallel_size: 2\n", ["conf.yaml"], None, 3])
+def test_an_example_of_a_batch_cannot_have_a_config_read(
+    rule_data: RuleData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: object
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf.yaml").write_text(f"{CP}: 2\n", "utf-8")
+    if isinstance(config, str):
+        config = config.format(tmp_path / "conf.yaml")
+    rule = rule_from_data(rule_data(computed="batch", require=None), HOUSE, "f")
+    with pytest.raises(InputError, match="`config` of an example must be a mapping of settings"):
+        judge_example(rule, {**BATCH, "config": config})
+
+
+def test_an_example_of_a_batch_may_hold_settings(rule_data: RuleData) -> None:
+    rule = rule_from_data(rule_data(computed="batch", require=None), HOUSE, "f")
+    assert judge_example(rule, {**BATCH, "config": {CP: 2}}) == "passes"
+
+
+@pytest.mark.parametrize(("key", "value"), [("gpu", [1]), ("model", [1]), ("model", {"a": 1}), ("recipe", 5)])
+def test_an_input_of_an_example_that_is_not_text_is_a_fault(
+    faults_of: Callable[[str], list[str]], rule_text: RuleText, key: str, value: object
+) -> None:
+    (fault,) = faults_of(rule_text(fails=[{CP: 2, key: value}]))
+    assert fault == f"no-cp.yaml:8: example 1 of `fails`: the rule says: raises: `{key}` of an example must be text"
+
+
+@pytest.mark.parametrize("key", ["fails", "passes"])
+def test_too_many_examples_are_refused_before_one_is_judged(
+    faults_of: Callable[[str], list[str]], rule_text: RuleText, key: str
+) -> None:
+    (fault,) = faults_of(rule_text(**{key: [{"nonsense": 1}] * (MAX_EXAMPLES + 1)}))
+    assert f"a rule holds at most {MAX_EXAMPLES} examples of `{key}`, not {MAX_EXAMPLES + 1}" in fault
+
+
+@pytest.mark.parametrize("limit", [2**63 - 1, -(2**63), 2**64])
+def test_an_example_of_a_batch_with_a_boundary_at_the_end_of_the_number_range_is_judged_or_refused(
+    faults_of: Callable[[str], list[str]], rule_text: RuleText, limit: int
+) -> None:
+    example = {"tokens_len": 16, "cu_seqlens_q": [[0, limit]], "cp": 2}
+    (fault, *_) = faults_of(rule_text(computed="batch", require=None, fails=[example], passes=[BATCH]))
+    assert fault.startswith("no-cp.yaml:7: example 1 of `fails`: the rule says: ")
+
+
+GROWING = "['aaaaaaaaaa']" + ".map(a, a + a)" * 3 + ".size() > 0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"require": GROWING}, 5),
+        ({"when": GROWING}, 10),
+        ({"message": f"It is {{{GROWING}}}."}, 6),
+        ({"fix": {"model.sequence_parallel": GROWING}}, 10),
+        ({"require": f"{CP} == 1" + " || false" * 120}, 5),
+    ],
+)
+def test_an_expression_that_can_grow_without_bounds_is_refused_in_a_house_rule_only(
+    tmp_path: Path, rule_text: RuleText, changes: dict[str, Any], line: int
+) -> None:
+    path = tmp_path / "no-cp.yaml"
+    path.write_text(rule_text(**changes), "utf-8")
+    faults = check_rule(path, HOUSE, "no-cp.yaml")[1]
+    assert [fault.startswith(f"no-cp.yaml:{line}: an expression of a house rule ") for fault in faults] == [True]
+    assert "an expression of a house rule" not in "".join(check_rule(path, "first")[1])
+
+
+@pytest.mark.parametrize(
+    "value", ["type(1)", "duration('1s')", "timestamp('2020-01-01T00:00:00Z')", "[b'a']", "{1: 2}"]
+)
+def test_a_fix_that_no_config_can_hold_is_a_fault(
+    faults_of: Callable[[str], list[str]], rule_text: RuleText, value: str
+) -> None:
+    (fault,) = faults_of(rule_text(fix={CP: value}))
+    assert f"the fix of {CP} gives " in fault
+    assert fault.endswith(", which no config can hold")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -42,6 +43,16 @@ def cache_files(cache_home: Path) -> list[Path]:
     return sorted(cache_home.iterdir())
 
 
+def kept_rules(kept: Path) -> Any:
+    """Return the data of a cache file, which stands below its digest."""
+    return json.loads(kept.read_bytes().split(b"\n", 1)[1])
+
+
+def keep(kept: Path, body: bytes) -> None:
+    """Write a cache file whose digest fits."""
+    kept.write_bytes(hashlib.sha256(kept.name.encode() + b"\0" + body).hexdigest().encode() + b"\n" + body)
+
+
 def test_rules_are_loaded_by_skill_and_name(bundle: Bundle, rule_text: RuleText) -> None:
     root = bundle(second__a=rule_text(id="a"), first__c=rule_text(id="c"), first__b=rule_text(id="b"))
     assert [(rule.skill, rule.id, rule.file) for rule in loaded(root)] == [
@@ -70,7 +81,7 @@ def test_the_second_process_reads_the_cache(bundle: Bundle, cache_home: Path) ->
     first = loaded(root)
     (kept,) = cache_files(cache_home)
     assert loaded(root) == first
-    kept.write_text(kept.read_text("utf-8").replace("must be off", "from the cache"), "utf-8")
+    keep(kept, json.dumps(kept_rules(kept)).replace("must be off", "from the cache").encode())
     assert titles(root) == ["context parallelism from the cache"]
 
 
@@ -134,9 +145,57 @@ def test_a_corrupt_cache_file_is_read_over_and_replaced(bundle: Bundle, cache_ho
     root = bundle()
     first = loaded(root)
     (kept,) = cache_files(cache_home)
-    kept.write_bytes(content)
+    for write in (kept.write_bytes, lambda body: keep(kept, body)):
+        write(content)
+        assert loaded(root) == first
+        assert kept_rules(kept)[0]["data"]["id"] == "no-cp"
+
+
+@pytest.mark.parametrize(("key", "value"), [("id", [1]), ("fires", {"*": 3}), ("fails", [1]), ("passes", 3)])
+def test_a_cache_file_with_a_value_of_another_type_is_read_over_and_replaced(
+    bundle: Bundle, cache_home: Path, key: str, value: object
+) -> None:
+    root = bundle()
+    first = loaded(root)
+    (kept,) = cache_files(cache_home)
+    before = kept.read_bytes()
+    data = kept_rules(kept)
+    data[0]["data"][key] = value
+    keep(kept, json.dumps(data).encode())
     assert loaded(root) == first
-    assert json.loads(kept.read_text("utf-8"))[0]["data"]["id"] == "no-cp"
+    assert kept.read_bytes() == before
+
+
+def test_a_cache_file_whose_expression_was_damaged_is_read_over_and_replaced(bundle: Bundle, cache_home: Path) -> None:
+    root = bundle()
+    first = loaded(root)
+    (kept,) = cache_files(cache_home)
+    before = kept.read_bytes()
+    kept.write_bytes(before.replace(b"size == 1", b"size =( 1"))
+    assert loaded(root) == first
+    assert kept.read_bytes() == before
+
+
+def test_the_cache_file_of_other_rules_is_not_taken(bundle: Bundle, rule_text: RuleText, cache_home: Path) -> None:
+    root = bundle()
+    loaded(root)
+    (old,) = cache_files(cache_home)
+    body = old.read_bytes()
+    bundle(first__no_cp=rule_text(title="another title for it"))
+    loaded(root)
+    (new,) = cache_files(cache_home)
+    new.write_bytes(body)
+    assert titles(root) == ["another title for it"]
+
+
+def test_a_pipe_in_place_of_the_cache_file_is_replaced(bundle: Bundle, cache_home: Path) -> None:
+    root = bundle()
+    first = loaded(root)
+    (kept,) = cache_files(cache_home)
+    kept.unlink()
+    os.mkfifo(kept)
+    assert loaded(root) == first
+    assert kept.is_file()
 
 
 def test_a_cache_folder_that_cannot_be_made_costs_only_the_cache(

@@ -62,3 +62,31 @@ def test_a_version_that_no_specifier_covers_is_harmless(rule_data: RuleData) -> 
 
 def test_a_specifier_that_yaml_reads_as_a_number_is_text(rule_data: RuleData) -> None:
     assert made(rule_data(bridge=0.6)).bridge == "0.6"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": [1]},
+        {"title": 3},
+        {"severity": 3},
+        {"severity": {"*": 3}},
+        {"fires": "never"},
+        {"fires": {"*": ["never"]}},
+        {"require": 1},
+        {"fields": "model"},
+        {"fields": [1]},
+        {"fix": []},
+        {"evidence": ["x"]},
+        {"fails": [1]},
+        {"passes": {"a": 1}},
+    ],
+)
+def test_data_of_another_type_is_no_rule(rule_data: RuleData, changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        made(rule_data(**changes))
+
+
+def test_a_key_that_no_rule_has_is_refused(rule_data: RuleData) -> None:
+    with pytest.raises(LookupError):
+        made(rule_data(colour="red"))

@@ -20,6 +20,7 @@ from skill_run.bundle.card import card_faults, load_card
 from skill_run.bundle.check import schema
 from skill_run.bundle.skills import read_frontmatter
 from skill_run.cli import cli
+from skill_run.mcp_inspection import Inspection
 from skill_run.mcp_tools import Tools
 from skill_run.report.finding import ValidationReport
 from skill_run.rules.derived import DERIVED, Facts
@@ -30,12 +31,11 @@ ROOT = Path(__file__).parents[2]
 SKILLS = sorted(path.parent for path in ROOT.glob("skills/*/SKILL.md"))
 FLAGSHIP = ROOT / "skills" / "packed-sequences-long-context"
 SPEC_FIELDS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
-MCP_TOOLS = {"validate_config", "explain_rule", "list_skills"}
+MCP_TOOLS = {"validate_config", "inspect_batch", "explain_rule", "list_skills"}
 LATER = {
     "generate_recipe",
     "migrate_config",
     "plan_packing",
-    "inspect_batch",
     "verify_skill",
     "launch_training",
     "get_job",
@@ -191,6 +191,13 @@ def test_arguments_of_validate_config_named_in_the_workflow_exist(skill: Path) -
     named = re.search(r"MCP `validate_config` with ((?:(?:, |,\n +| or |,? and if known )?`\w+`)+)", text)
     assert named is not None
     assert set(TICKED.findall(named[1])) <= set(signature(Tools.validate_config).parameters)
+
+
+def test_arguments_of_inspect_batch_named_in_the_workflow_exist() -> None:
+    text = (FLAGSHIP / "SKILL.md").read_text("utf-8")
+    named = re.search(r"MCP `inspect_batch` with ([^)]+)\)", text)
+    assert named is not None
+    assert set(TICKED.findall(named[1])) <= set(signature(Inspection.inspect_batch).parameters)
 
 
 @each_skill

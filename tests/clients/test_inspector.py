@@ -73,7 +73,7 @@ def test_the_tool_schemas_are_portable(inspect: Any) -> None:
     done = inspect("--method", "tools/list", "--strict")
     assert done.returncode == 0, done.stderr
     assert "arning" not in done.stderr
-    assert {"validate_config", "explain_rule", "list_skills"} <= {
+    assert {"validate_config", "inspect_batch", "explain_rule", "list_skills"} <= {
         tool["name"] for tool in json.loads(done.stdout)["tools"]
     }
 
@@ -84,6 +84,15 @@ def test_a_call_answers_with_structured_content(inspect: Any) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)["structuredContent"]
     assert "world-size-divisible" in [finding["rule"] for finding in report["findings"]]
+
+
+def test_an_inspected_batch_answers_with_structured_content_and_a_picture(inspect: Any) -> None:
+    arguments = ['batch={"tokens": [[1, 1, 1, 1, 1, 1, 1, 1]], "cu_seqlens_q": [[0, 3, 8]]}', "cp=2"]
+    done = inspect("--method", "tools/call", "--tool-name", "inspect_batch", "--tool-arg", *arguments)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert "batch-boundaries-cover-cp" in [finding["rule"] for finding in result["structuredContent"]["findings"]]
+    assert len(result["content"]) == 2
 
 
 def test_a_refused_call_is_an_error_of_the_tool(inspect: Any) -> None:

@@ -212,3 +212,18 @@ def test_the_sections_above_a_value_are_given_and_no_others() -> None:
     assert config.is_given("dataset.offline_packing_specs") is True
     assert config.is_given("dataset") is True
     assert config.is_given("peft") is False
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ({"_target_": "x.ConfigContainer", "train": {"manual_gc": True}}, "the dataset class is not named"),
+        (
+            {"_target_": "x.ConfigContainer", "dataset": {"_target_": "x.GPTSFTDatasetConfig"}},
+            "has no default and is not set",
+        ),
+    ],
+)
+def test_a_length_that_a_whole_config_does_not_give_is_unknown(source: dict[str, Any], reason: str) -> None:
+    found = resolved(source).get("dataset.seq_length")
+    assert (found.state, found.reason) == (UNKNOWN, reason)

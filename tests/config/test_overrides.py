@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_run.config.model import Location, Plain, Unknown
-from skill_run.config.overrides import flatten_value, read_overrides, render_override
+from skill_run.config.overrides import MAX_OVERRIDES, flatten_value, read_overrides, render_override
 from skill_run.errors import InputError
 
 QUICK = settings(deadline=None, derandomize=True, max_examples=150)
@@ -166,6 +166,40 @@ def test_token_that_hydra_refuses_is_an_input_error_that_names_it(token: str) ->
     with pytest.raises(InputError) as error:
         read_overrides([token])
     assert f"override '{token[:20]}" in str(error.value)
+
+
+RUN = "\\" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        (f"'{RUN}'", RUN[:100_000]),
+        (f"'{RUN}x'", f"{RUN}x"),
+        (f"'{RUN}x${{{RUN}'", Unknown),
+        (f"'\\{RUN}${{a}}'", f"{RUN[:100_000]}${{a}}"),
+    ],
+)
+def test_long_run_of_backslashes_is_read_in_one_pass(written: str, value: object) -> None:
+    found = value_of(f"a={written}")
+    assert isinstance(found, Unknown) if value is Unknown else found == value
+
+
+@pytest.mark.parametrize("text", [RUN, f"{RUN}x", f"{RUN}'", f"{RUN}${{a}}", f"x{RUN}${RUN}'x{RUN}x"])
+def test_long_run_of_backslashes_is_rendered_in_one_pass(text: str) -> None:
+    assert value_of(render_override("a", text)) == text
+
+
+def test_more_overrides_than_the_limit_are_refused_in_one_sentence() -> None:
+    assert len(read_overrides(["model.seq_length=1"] * MAX_OVERRIDES).assignments) == MAX_OVERRIDES
+    with pytest.raises(InputError, match=r"^10001 overrides are given, but at most 10000 are read; "):
+        read_overrides(["model.seq_length=1"] * (MAX_OVERRIDES + 1))
+
+
+def test_long_key_above_many_leaves_is_refused() -> None:
+    leaves = ",".join(f"k{index}:1" for index in range(50_000))
+    with pytest.raises(InputError, match="key longer than 1000 characters"):
+        read_overrides([f"a={{{'k' * 500_000}:{{{leaves}}}}}"])
 
 
 def test_location_column_is_the_position_of_the_token() -> None:

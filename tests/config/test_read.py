@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from skill_run.bridge.release import load_release
 from skill_run.config.model import Form, Location
-from skill_run.config.read import read_mapping, read_source
+from skill_run.config.read import form_of_text, read_mapping, read_source, read_started_script
 from skill_run.config.tree import MAX_BYTES
 from skill_run.errors import InputError
 from skill_run.rules.validate import validate_config
@@ -100,6 +100,11 @@ def test_text_is_told_by_its_content(text: str, form: Form) -> None:
     source = read_source(text, bridge="0.6.2")
     assert source.form == form
     assert [found.value for found in source.assignments if found.path == FIELD] == [2]
+
+
+@pytest.mark.parametrize("text", ["/" * 200_000, "A=" + "/" * 200_000, "a/" * 100_000, "A= " * 70_000])
+def test_long_words_that_start_no_program_are_looked_at_once(text: str) -> None:
+    assert form_of_text(text) == "yaml"
 
 
 def test_one_line_of_text_is_read_when_its_form_is_given() -> None:
@@ -274,6 +279,51 @@ def test_a_name_with_a_line_break_is_a_file_when_it_is_given_as_a_path(tmp_path:
 )
 def test_what_is_neither_path_text_nor_mapping_is_refused(source: Any, sentence: str) -> None:
     assert refusal(source) == sentence
+
+
+OWN_SCRIPT = "python train.py"
+
+
+def started(launch: str, folder: Path | None) -> str | None:
+    script = read_started_script(read_source(launch, form="command", bridge="0.6.2"), folder)
+    return None if script is None else script.name
+
+
+@pytest.mark.parametrize(
+    "launch", [OWN_SCRIPT, "torchrun --nproc_per_node=8 scripts/train.py", "python /gone/train.py"]
+)
+def test_the_script_that_a_launch_line_starts_is_read_beside_it(tmp_path: Path, launch: str) -> None:
+    (tmp_path / "train.py").write_text(PYTHON, encoding="utf-8")
+    assert started(launch, tmp_path) == str(tmp_path / "train.py")
+
+
+def test_the_script_where_the_launch_line_says_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PYTHON, encoding="utf-8")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text(PYTHON, encoding="utf-8")
+    assert started("python scripts/train.py", tmp_path) == str(tmp_path / "scripts" / "train.py")
+
+
+@pytest.mark.parametrize("launch", [COMMAND, "python -m my_package.train", "python missing.py"])
+def test_no_script_is_followed_where_there_is_none_of_the_users_own(tmp_path: Path, launch: str) -> None:
+    for name in ("run_recipe.py", "train.py"):
+        (tmp_path / name).write_text(PYTHON, encoding="utf-8")
+    assert started(launch, tmp_path) is None
+
+
+def test_a_script_is_not_followed_through_a_link_or_without_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.py").write_text(PYTHON, encoding="utf-8")
+    (tmp_path / "train.py").symlink_to("secret.py")
+    assert started(OWN_SCRIPT, tmp_path) is None
+    assert started("python secret.py", None) is None
+
+
+def test_a_config_that_is_no_launch_line_starts_no_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PYTHON, encoding="utf-8")
+    assert read_started_script(read_source(YAML), tmp_path) is None
 
 
 def test_a_class_in_a_config_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,34 @@ def test_the_length_of_the_dataset_replaces_the_length_of_the_model() -> None:
     assert value(config, "model.seq_length") == 8192
 
 
+def test_an_override_of_the_model_length_that_loses_is_remarked_on() -> None:
+    (told,) = launched(["dataset.seq_length=8192", "model.seq_length=4096"]).remarks
+    assert (told.rule, told.fields) == ("override-has-no-effect", ("model.seq_length",))
+    assert told.message == (
+        "run_recipe.py sets model.seq_length to dataset.seq_length (8192) after all overrides, so "
+        "model.seq_length=4096 has no effect; override dataset.seq_length."
+    )
+    assert told.location.column is not None
+
+
+@pytest.mark.parametrize(
+    "words", [["dataset.seq_length=8192", "model.seq_length=8192"], ["dataset.seq_length=8192"], []]
+)
+def test_lengths_that_agree_are_no_cause_for_a_remark(words: list[str]) -> None:
+    assert launched(words).remarks == []
+
+
+def test_packs_become_as_long_as_the_sequences() -> None:
+    config = launched([*PACKED, "dataset.seq_length=8192"])
+    assert value(config, "dataset.offline_packing_specs.packed_sequence_size") == 8192
+
+
+def test_packs_are_not_aligned_to_a_context_parallel_size_that_nobody_knows() -> None:
+    line = f"torchrun run_recipe.py --recipe my_own_recipe_config {SFT} {PACKED[0]} {PAD}=1"
+    config = build_config(read_sources(line, bridge="0.6.2"), bridge="0.6.2")
+    assert value(config, PAD) == 1
+
+
 def test_a_length_that_nobody_knows_replaces_nothing() -> None:
     line = "torchrun run_recipe.py --recipe my_own_recipe_config model.seq_length=4096"
     config = build_config(read_sources(line, bridge="0.6.2"), bridge="0.6.2")

@@ -583,6 +583,17 @@ def test_a_launch_line_tells_the_ranks_and_the_whole_environment() -> None:
     assert config.env_complete
 
 
+@pytest.mark.parametrize("field", ["world_size", "te", "gpu", "mcore_version"])
+def test_a_fact_of_the_run_that_is_null_is_not_told(field: str) -> None:
+    config = resolved({field: None})
+    assert (config.world_size, config.te, config.gpu) == (None, None, None)
+    assert config.remarks == []
+
+
+def test_the_core_version_is_taken_from_the_release_and_not_from_the_input() -> None:
+    assert resolved({"mcore_version": "0.16.0"}).release.core == "0.19.2"
+
+
 def test_the_run_may_be_told_in_other_words() -> None:
     config = resolved({"num_gpus": 16, "te_version": "2.10", "gpu_type": "H100"})
     assert (config.world_size, config.te, config.gpu) == (16, "2.10", "h100")

@@ -162,6 +162,7 @@ ddp:
             "dataset:\n  _target_: x.Y # class\n  offline_packing_specs:\n    packed_sequence_size: 1\n",
         ),
         ("a: 1 # note\n", {"a": None}, (), "a: null # note\n"),
+        ("a: 1 # note\n", {"a": 2}, ("m.x", "y"), "a: 2 # note\n"),
         ('{"a": {"b": 1}, "c": 2}\n', {"a.b": 3}, (), '{"a": {"b": 3}, "c": 2}\n'),
     ],
 )
@@ -178,6 +179,8 @@ def test_yaml_is_changed_in_place(before: str, sets: dict[str, Plain], removes: 
         ("a: &k 1\nb: *k\n", {"b": 2}, (), {"a": 1, "b": 2}),
         ("m:\n  l: |+\n    x\n\nb: 1\n", {"m.e": 3}, (), {"m": {"l": "x\n\n", "e": 3}, "b": 1}),
         ("a:\n  b: 1\n", {}, ("a.b",), {}),
+        ("a: [1, &k 2]\nb: *k\nc: {d: *k, e: 1}\n", {"c.e": 2}, ("c.d",), {"a": [1, 2], "b": 2, "c": {"e": 2}}),
+        ("? a\n: 1\n? b\n: 2\n", {}, ("a",), {"b": 2}),
         ("{}\n", {"a.b": 1}, (), {"a": {"b": 1}}),
         ("? a\n: 1\n? b\n: 2\n", {"c": 3}, (), {"a": 1, "b": 2, "c": 3}),
     ],
@@ -186,6 +189,12 @@ def test_yaml_that_cannot_be_changed_in_place_is_written_anew_with_the_right_val
     before: str, sets: dict[str, Plain], removes: tuple[str, ...], after: dict[str, Any]
 ) -> None:
     assert to_plain(parse_tree(edit_yaml(before, sets, removes), "conf")) == after
+
+
+def test_yaml_that_cannot_hold_the_change_is_refused() -> None:
+    # In place an alias is in the way, and written anew the key is longer than YAML takes.
+    with pytest.raises(InputError, match=r"^conf cannot be written as YAML with these changes$"):
+        edit_yaml(f"k: &k 1\nb: *k\n? {'x' * 1500}\n: 1\n", {"b": 2}, (), "conf")
 
 
 @pytest.mark.parametrize(
@@ -415,10 +424,11 @@ def test_a_mapping_is_changed_in_its_own_style(
     assert before == original
 
 
-def test_a_mapping_comes_back_as_a_mapping() -> None:
-    mapping = {"model": {"context_parallel_size": 2}, "train": {"micro_batch_size": 1}}
+@pytest.mark.parametrize("head", [{}, {"_target_": "megatron.bridge.training.config.ConfigContainer"}])
+def test_a_mapping_comes_back_as_a_mapping(head: dict[str, Any]) -> None:
+    mapping = {**head, "model": {"context_parallel_size": 2}, "train": {"micro_batch_size": 1}}
     result = write_back(read_source(mapping), {CP: 4}, [], mapping)
-    assert result == {"model": {"context_parallel_size": 4}, "train": {"micro_batch_size": 1}}
+    assert result == {**head, "model": {"context_parallel_size": 4}, "train": {"micro_batch_size": 1}}
 
 
 @pytest.mark.parametrize(
@@ -442,6 +452,17 @@ def test_a_number_that_json_cannot_hold_is_refused(value: Plain) -> None:
         edit_json('{"a": 1}', {"a": value}, ())
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{model: {a: 1}} # note\n", "{model: {a: x}} # note\n"),
+        ("model: {a: 1} # note\n", "model: {a: x} # note\n"),
+    ],
+)
+def test_a_yaml_file_in_one_line_stays_yaml(before: str, after: str) -> None:
+    assert written(before, "yaml", {"model.a": "x"}) == after
+
+
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_a_dump_in_json_stays_json(form: Form) -> None:
     text = '{"_target_": "x.ConfigContainer", "model": {"context_parallel_size": 2}}\n'
@@ -457,6 +478,8 @@ def test_a_dump_in_json_stays_json(form: Form) -> None:
         ([f"{CP}=2"], {MBS: 1}, [], [f"{CP}=2", f"++{MBS}=1"]),
         ([f"{CP}=2", f"{CP}=4"], {CP: 8}, [], [f"{CP}=2", f"{CP}=8"]),
         (["a.b=1", "c.d=2"], {}, ["a.b"], ["c.d=2"]),
+        (["++a={b: 1,c: 2,d: {e: x}}"], {}, ["a.b"], ["++a={c:2,d:{e:x}}"]),
+        (["a={b: 1,c: 2}"], {}, ["a.b", "a.c"], []),
         ([], {"a.b": "x y", "a.c": [1, "d"], "a.d": None}, [], ["++a.b='x y'", "++a.c=[1,d]", "++a.d=null"]),
     ],
 )
@@ -465,6 +488,42 @@ def test_overrides_are_changed_where_they_stand_and_new_ones_follow(
 ) -> None:
     assert edit_overrides(tokens, sets, removes) == after
     assert write_back(read_overrides(tokens), sets, removes) == "\n".join(after) + "\n"
+
+
+def test_a_batch_script_gives_the_overrides_for_its_launch_line() -> None:
+    text = f"#!/bin/bash\n#SBATCH -N 2\nsrun python run_recipe.py --recipe gemma2_2b_sft_config {CP}=2\n"
+    assert written(text, "sbatch", {CP: 4, MBS: 1}) == f"{CP}=4\n++{MBS}=1\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "sets", "removes", "after"),
+    [
+        (f"python run_recipe.py {CP}=2 {MBS}=1\n", {}, (CP,), f"python run_recipe.py {MBS}=1\n"),
+        (f"echo ''; python run_recipe.py {CP}=2\n", {CP: 4}, (), f"echo ''; python run_recipe.py {CP}=4\n"),
+        (f"python run_recipe.py '{CP}=2'  {MBS}=1\n", {CP: 4}, (), f"python run_recipe.py {CP}=4  {MBS}=1\n"),
+        (
+            f"python run_recipe.py {CP}=2 | tee log\n",
+            {MBS: 1},
+            (),
+            f"python run_recipe.py {CP}=2 ++{MBS}=1 | tee log\n",
+        ),
+        ("python run_recipe.py\n", {MBS: 1}, (), f"python run_recipe.py ++{MBS}=1\n"),
+    ],
+)
+def test_a_command_line_keeps_its_other_words(
+    before: str, sets: dict[str, Plain], removes: tuple[str, ...], after: str
+) -> None:
+    assert written(before, "command", sets, removes) == after
+
+
+def test_overrides_for_a_pipeline_without_any_are_left_to_the_user() -> None:
+    with pytest.raises(InputError, match="add these overrides to the launch command by hand"):
+        written("python run_recipe.py | tee log\n", "command", {MBS: 1})
+
+
+def test_an_override_that_is_removed_in_part_and_unknown_in_another_is_left_to_the_user() -> None:
+    with pytest.raises(InputError, match=r"^the value of a must be changed by hand: a\.c is not known$"):
+        edit_overrides(["a={b: 1,c: int(x)}"], {}, ["a.b"])
 
 
 def test_a_recipe_alone_gives_the_overrides_it_needs() -> None:
@@ -564,6 +623,16 @@ HEAD = "from megatron.bridge.recipes.gemma import gemma2_2b_sft_config\ncfg = ge
             "cfg.model.cp_comm_type = ['a2a', 'p2p']\n",
         ),
         ("cfg.optimizer.lr = 1.0\n", {"optimizer.lr": math.inf}, "cfg.optimizer.lr = float('inf')\n"),
+        (
+            'cfg.dataset.dataset_kwargs = {"chat": True, "pad_to_max_length": False}\n',
+            {"dataset.dataset_kwargs.pad_to_max_length": True},
+            'cfg.dataset.dataset_kwargs = {"chat": True, "pad_to_max_length": True}\n',
+        ),
+        (
+            "cfg.dataset.dataset_kwargs = None\n",
+            {"dataset.dataset_kwargs": {"chat": True, "sizes": [1]}},
+            "cfg.dataset.dataset_kwargs = {'chat': True, 'sizes': [1]}\n",
+        ),
     ],
 )
 def test_python_keeps_its_layout(before: str, sets: dict[str, Plain], after: str) -> None:

@@ -12,8 +12,9 @@ import pytest
 from packs import DATA, make_row, write_npy, write_parquet
 from pyarrow import parquet
 
-from skill_run.batch.inspect import InspectionReport, inspect_batch
+from skill_run.batch.inspect import InspectionReport, Sequence, inspect_batch
 from skill_run.errors import InputError
+from skill_run.pack.inspect import SHOWN_ROWS
 
 FOLDERS = sorted(path for path in DATA.glob("*/*") if path.is_dir())
 
@@ -65,7 +66,7 @@ def test_without_a_known_pack_size_fill_is_relative_to_the_widest_row(tmp_path: 
 
 def test_the_report_is_plain_json() -> None:
     text = json.dumps(inspect_batch(FOLDERS[0]).to_dict(), allow_nan=False)
-    assert json.loads(text)["sequences"] == []
+    assert json.loads(text)["source"] == str(FOLDERS[0])
 
 
 def test_a_dataset_in_several_forms_has_the_same_figures(tmp_path: Path) -> None:
@@ -164,3 +165,20 @@ def test_damage_anywhere_gives_a_report_or_one_sentence(tmp_path: Path, name: st
         path.write_bytes(changed)
         with contextlib.suppress(InputError):
             inspect_batch(path, cp=2, bridge="main")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_first_rows_are_listed_as_they_are_at_run_time(folder: Path) -> None:
+    report = inspect_batch(folder)
+    by_row: dict[int, list[Sequence]] = {}
+    for sequence in report.sequences:
+        by_row.setdefault(sequence.row, []).append(sequence)
+    assert sorted(by_row) == list(range(min(report.rows, SHOWN_ROWS)))
+    for members in by_row.values():
+        starts = [sequence.start for sequence in members]
+        assert starts == [sum(s.physical for s in members[:at]) for at in range(len(members))]
+    note = f"the pack map and the list of sequences show the first {SHOWN_ROWS} rows; the figures are of all rows"
+    assert (note in report.notes) == (report.rows > SHOWN_ROWS)
+    if report.rows <= SHOWN_ROWS:
+        assert len(report.sequences) == report.summary["sequences"]
+        assert sum(sequence.physical for sequence in report.sequences) == report.tokens

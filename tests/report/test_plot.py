@@ -155,3 +155,9 @@ assert not {"matplotlib.pyplot", "tkinter"} & set(sys.modules)
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "plot.png").exists()
+
+
+def test_a_pipe_is_not_written_to(tmp_path: Path, pack: Pack) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(InputError, match="not a regular file"):
+        save_plot(inspect_batch(pack([8])), tmp_path / "pipe.png")

@@ -13,7 +13,9 @@ from skill_run.rules.environment import (
     FUNCTIONS,
     INPUTS,
     MAX_EXPRESSION,
+    MAX_HOUSE_EXPRESSION,
     build_environment,
+    check_house_expression,
     compile_expression,
     kind_of,
     variables_in,
@@ -183,3 +185,25 @@ def test_every_input_and_derived_value_can_be_declared_with_its_type() -> None:
     for name in (*INPUTS, *DERIVED):
         environment = build_environment([name])
         compile_expression(environment, name, kinds[str(kind_of(name))])
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "[1].map(a, a).map(b, b).map(c, c)",
+        "[1].all(a, [1].exists(b, [1].exists_one(c, true)))",
+        "[1].filter(a, true) . // x\n map // y\n (a, a).map(a, a)",
+        "'\\'.map' + [r'\\'].map(a, a)[0] + ['].map('].map(a, a)[0]",
+        "x" * (MAX_HOUSE_EXPRESSION + 1),
+    ],
+)
+def test_loops_and_length_of_a_house_expression_are_bounded(expression: str) -> None:
+    with pytest.raises(BundleError, match="an expression of a house rule"):
+        check_house_expression(expression)
+
+
+@pytest.mark.parametrize(
+    "expression", ["[1].map(a, a).all(a, a > 0)", "model.recompute_modules.all_of.mapped.map_", "x" * 1000]
+)
+def test_a_modest_house_expression_is_allowed(expression: str) -> None:
+    check_house_expression(expression)

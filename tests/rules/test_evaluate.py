@@ -422,3 +422,23 @@ def test_one_rule_set_judges_many_configs_independently(rule: RuleMaker, config:
     assert only(first).message == "2 on 8"
     assert only(second).message == "4 on unset"
     assert third.findings == ()
+
+
+LOOPS = f"[{', '.join('1' * 100)}].all(a, [{', '.join('1' * 100)}].all(b, [1, 1, 1, 1].all(c, [1, 1].all(d, true))))"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"require": f"{CP} == 1 && {LOOPS}"},
+        {"message": f"It is {{{LOOPS}}}."},
+        {"fix": {"model.sequence_parallel": LOOPS}},
+    ],
+)
+def test_a_rule_that_takes_too_many_steps_is_told_with_its_file(
+    rule: RuleMaker, judged: Judge, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(BundleError) as caught:
+        judged({CP: 2 if "require" not in changes else 1}, rule(**changes))
+    told = "skills/example/rules/no-cp.yaml:1: the rule 'no-cp' cannot be evaluated: Iteration budget exceeded"
+    assert str(caught.value) == told

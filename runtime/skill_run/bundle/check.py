@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skill_run.bridge.release import known_releases, matches, newest_release
-from skill_run.bundle.rule import Rule, rule_from_data
+from skill_run.bundle.rule import HOUSE, Rule, rule_from_data
 from skill_run.config.text import read_text
 from skill_run.config.tree import Mapping as TreeMapping
 from skill_run.config.tree import Node, parse_tree, to_plain
@@ -22,6 +23,8 @@ from skill_run.config.tree import Sequence as TreeSequence
 from skill_run.errors import BundleError, InputError
 
 MAX_BYTES = 256 * 1024
+# Of each kind in one rule.
+MAX_EXAMPLES = 100
 SchemaName = Literal["rule", "card"]
 
 
@@ -104,6 +107,9 @@ def _content_faults(rule: Rule) -> list[tuple[str, str]]:
                 SpecifierSet(specifier)
         except InvalidSpecifier:
             found.append((key, f"'{specifier}' is not a version specifier such as >=0.4,<0.6"))
+    for key, examples in (("fails", rule.fails), ("passes", rule.passes)):
+        if len(examples) > MAX_EXAMPLES:
+            found.append((key, f"a rule holds at most {MAX_EXAMPLES} examples of `{key}`, not {len(examples)}"))
     if found:
         return found
     if rule.computed == "batch":
@@ -130,13 +136,18 @@ def _field_faults(rule: Rule) -> Iterable[tuple[str, str]]:
 def _expression_faults(rule: Rule) -> Iterable[tuple[str, str]]:
     from cel_expr_python import cel
 
-    from skill_run.rules.environment import build_environment, compile_expression
+    from skill_run.rules.environment import build_environment, check_house_expression, compile_expression
     from skill_run.rules.evaluate import _PLACEHOLDER, expressions_of
+
+    def compiled(expression: str, expected: Any = None) -> None:
+        if rule.skill == HOUSE:
+            check_house_expression(expression)
+        compile_expression(environment, expression, expected)
 
     environment = build_environment(expressions_of(rule))
     for key, expression in (("when", rule.when), ("require", rule.require)):
         try:
-            compile_expression(environment, expression, cel.Type.BOOL)
+            compiled(expression, cel.Type.BOOL)
         except BundleError as error:
             yield key, str(error)
     others = [("fix", value) for value in rule.fix.values() if isinstance(value, str)]
@@ -152,7 +163,7 @@ def _expression_faults(rule: Rule) -> Iterable[tuple[str, str]]:
                 others.append((key, expression))
     for key, expression in others:
         try:
-            compile_expression(environment, expression)
+            compiled(expression)
         except BundleError as error:
             yield key, str(error)
 
@@ -164,7 +175,10 @@ def example_version(rule: Rule) -> str | None:
 
 
 def judge_example(rule: Rule, example: Mapping[str, Any]) -> str:
-    """Return what the rule says of one of its examples: `fails`, `passes`, `not applicable` or `needs ...`."""
+    """Return what the rule says of one of its examples: `fails`, `passes`, `not applicable` or `needs ...`.
+
+    An example holds its values itself: InputError when it names a file.
+    """
     if rule.computed == "batch":
         return _judge_batch(rule, example)
     from skill_run.rules.evaluate import RuleSet
@@ -177,6 +191,10 @@ def judge_example(rule: Rule, example: Mapping[str, Any]) -> str:
     env = {key.removeprefix("env."): str(settings.pop(key)) for key in list(settings) if key.startswith("env.")}
     options = {key: settings.pop(key, None) for key in ("world_size", "te", "gpu", "recipe", "model")}
     options["te"] = _text(options["te"])
+    for key in ("gpu", "recipe", "model"):
+        if options[key] is not None and not isinstance(options[key], str):
+            raise InputError(f"`{key}` of an example must be text")
+    _check_model_id(options["model"])
     recipe = options.pop("recipe")
     sources = read_sources(settings, bridge=str(version))
     config = build_config(sources, bridge=str(version), recipe=recipe, env=env or None, **options)
@@ -196,8 +214,20 @@ def _judge_batch(rule: Rule, example: Mapping[str, Any]) -> str:
 
     settings = dict(example)
     options = {key: settings.pop(key) for key in ("cp", "tp", "sp", "bridge", "config") if key in settings}
+    if not isinstance(options.get("config", {}), dict):
+        raise InputError("`config` of an example must be a mapping of settings, not a file or text")
+    options["bridge"] = _text(options.get("bridge"))
     report = inspect_batch(settings, **options)
     return "fails" if any(finding.rule == rule.id for finding in report.findings) else "passes"
+
+
+def _check_model_id(model: str | None) -> None:
+    """Refuse a model that is or could be a path: the rules beside a config must not choose what is opened."""
+    if model is None:
+        return
+    named = model.startswith((".", "/", "~", "\\")) or ".." in model or model.endswith(".json")
+    if named or os.path.lexists(model):
+        raise InputError("`model` of an example must be a model id such as Qwen/Qwen3-8B, not a file or folder")
 
 
 def _text(value: object) -> str | None:

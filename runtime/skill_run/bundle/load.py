@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -25,6 +26,7 @@ from skill_run.errors import BundleError, InputError, SkillRunError
 HOUSE_FOLDER: Final = Path(".skill-run") / "rules"
 MAX_RULE_BYTES: Final = 64 * 1024
 MAX_HOUSE_RULES: Final = 500
+MAX_CACHE_BYTES: Final = 32 * 1024 * 1024
 # What building a rule from data of another shape raises.
 _MALFORMED: Final = (LookupError, TypeError, AttributeError)
 
@@ -56,10 +58,22 @@ def _cache_file(signature: str) -> Path:
     return user_cache_path("skill-run", appauthor=False) / f"rules-{signature}.json"
 
 
+def _digest(path: Path, body: bytes) -> bytes:
+    """Return the first line of a cache file: damage that leaves valid JSON behind does not match it."""
+    return hashlib.sha256(path.name.encode() + b"\0" + body).hexdigest().encode()
+
+
 def _read_cache(path: Path, count: int) -> tuple[Rule, ...] | None:
-    """Return the kept rules; None when there are none, or when the file is damaged."""
+    """Return the kept rules; None when there are none, or when the file is damaged or no regular file."""
     try:
-        data = json.loads(path.read_text("utf-8"))
+        # Without waiting: a pipe in its place has no writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return None
+            digest, _, body = stream.read(MAX_CACHE_BYTES).partition(b"\n")
+        if digest != _digest(path, body):
+            return None
+        data = json.loads(body)
         return tuple(_built(data)) if isinstance(data, list) and len(data) == count else None
     except (OSError, ValueError, RecursionError, *_MALFORMED):
         return None
@@ -71,8 +85,9 @@ def _write_cache(path: Path, data: list[dict[str, Any]]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="rules-", suffix=".tmp")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(data, stream)
+            body = json.dumps(data).encode()
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(_digest(path, body) + b"\n" + body)
             os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)

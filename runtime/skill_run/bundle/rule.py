@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from skill_run.bridge.release import by_version
 from skill_run.config.model import Plain
@@ -13,6 +13,35 @@ from skill_run.report.finding import Phase, Severity
 # The skill name of a team's own rules.
 HOUSE = "house"
 COMPUTED_BY = ("config", "batch", "dataset")
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "id": (str,),
+    "title": (str,),
+    "severity": (str, dict),
+    "fires": (dict,),
+    "message": (str,),
+    # YAML reads a bare 0.6 as a number.
+    "bridge": (str, int, float),
+    "when": (str, bool),
+    "require": (str, bool),
+    "computed": (str,),
+    "fields": (list,),
+    "fix": (dict,),
+    "semantic_fix": (bool,),
+    "advice": (str,),
+    "explanation": (str,),
+    "evidence": (list,),
+    "fails": (list,),
+    "passes": (list,),
+}
+# What the lists and mappings of a rule hold, where the runtime relies on it.
+_INNER_TYPES: Final[Mapping[str, type]] = {
+    "severity": str,
+    "fires": str,
+    "fields": str,
+    "evidence": dict,
+    "fails": dict,
+    "passes": dict,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +88,8 @@ class Rule:
 
 
 def rule_from_data(data: Mapping[str, Any], skill: str, file: str) -> Rule:
-    """Build a Rule from the mapping of a rule file that is known to have the right shape."""
+    """Build a Rule from the mapping of a rule file; TypeError or LookupError when it has another shape."""
+    _check_types(data)
     return Rule(
         id=data["id"],
         skill=skill,
@@ -81,6 +111,18 @@ def rule_from_data(data: Mapping[str, Any], skill: str, file: str) -> Rule:
         fails=tuple(data.get("fails", ())),
         passes=tuple(data.get("passes", ())),
     )
+
+
+def _check_types(data: Mapping[str, Any]) -> None:
+    for key, value in data.items():
+        if not isinstance(value, _TYPES[key]):
+            raise TypeError(f"{key} is of type {type(value).__name__}")
+        inner = _INNER_TYPES.get(key)
+        if inner is None or isinstance(value, str):
+            continue
+        items: Iterable[object] = value.values() if isinstance(value, dict) else value  # type: ignore[assignment]
+        if not all(isinstance(item, inner) for item in items):
+            raise TypeError(f"{key} holds a value that is not of type {inner.__name__}")
 
 
 def _condition(value: str | bool) -> str:

@@ -9,8 +9,10 @@ from typing import Final
 
 from skill_run.config.model import Location, Remark, Unknown
 from skill_run.config.shell import Command, Script, Word, readable, unknown_name, unknown_reason
+from skill_run.errors import InputError
 
 MAX_SHELLS: Final = 4
+MAX_WRAPPERS: Final = 16
 
 # Programs that start the command given in their arguments.
 _WRAPPERS: Final = {
@@ -90,8 +92,14 @@ def _launches_of(command: Command, script: Script, name: str, depth: int) -> Ite
     words = command.words
     environment = dict(command.environment)
     srun: dict[str, str] | None = None
+    wrappers = 0
     for index, word in enumerate(words):
         base = _base(word)
+        wrappers += base in ("srun", "env")
+        if wrappers > MAX_WRAPPERS:
+            raise InputError(
+                f"{name}:{word.line}: a command starts srun or env more than {MAX_WRAPPERS} times; use one"
+            )
         if base in _SHELLS and index + 1 < len(words) and _base(words[index + 1]) not in _SUBMITTERS:
             yield from _inner(command, words[index + 1 :], srun, environment, script, name, depth)
             return

@@ -16,6 +16,8 @@ from skill_run.errors import InputError
 
 MAX_DEPTH: Final = 64
 MAX_CHARS: Final = 1024 * 1024
+MAX_OVERRIDES: Final = 10_000
+MAX_PATH: Final = 1000
 
 Value = Plain | Unknown
 
@@ -174,7 +176,9 @@ class _Reader:
         self.at = match.end()
         quote = match.group()[0]
         # Hydra unescapes only backslashes that stand before a quote of the same kind or before the closing quote.
-        text = re.sub(rf"(\\+){quote}", lambda run: run.group(1)[: len(run.group(1)) // 2] + quote, match.group()[1:])
+        text = re.sub(
+            rf"(?<!\\)(\\+){quote}", lambda run: run.group(1)[: len(run.group(1)) // 2] + quote, match.group()[1:]
+        )
         return _interpolated(text[:-1])
 
     def function(self, name: str) -> Value:
@@ -253,7 +257,7 @@ def _interpolated(text: str) -> Value:
         return text
     pieces = []
     end = 0
-    for match in re.finditer(r"(\\*)\$\{", text):
+    for match in re.finditer(r"(?<!\\)(\\*)\$\{", text):
         slashes = len(match.group(1))
         if slashes % 2 == 0:
             return Unknown(f"is the interpolation {shorten(text, 60)}")
@@ -323,8 +327,12 @@ def parse_override(token: str, where: Location) -> list[Assignment]:
         return [Assignment(path, _closed(value), where, operation)]
     # `a.b={c: 1}` sets b itself, so Hydra does not look for a key c below it.
     inside: Operation = "force" if operation == "override" else operation
-    leaves = flatten_value(path, value)
-    return [Assignment(leaf, inner, where, operation if leaf == path else inside) for leaf, inner in leaves]
+    found = []
+    for leaf, inner in flatten_value(path, value):
+        if len(leaf) > MAX_PATH:
+            raise InputError(f"override '{shorten(token)}' has a key longer than {MAX_PATH} characters")
+        found.append(Assignment(leaf, inner, where, operation if leaf == path else inside))
+    return found
 
 
 def read_overrides(tokens: Sequence[str], *, name: str = "overrides") -> Source:
@@ -332,6 +340,8 @@ def read_overrides(tokens: Sequence[str], *, name: str = "overrides") -> Source:
 
     Raises InputError that names the token for anything Hydra refuses, and for sweeps.
     """
+    if len(tokens) > MAX_OVERRIDES:
+        raise InputError(f"{len(tokens)} overrides are given, but at most {MAX_OVERRIDES} are read; put them in a file")
     source = Source("overrides", name, override_tokens=list(tokens))
     for position, token in enumerate(tokens, start=1):
         source.assignments += parse_override(token, Location(column=position))
@@ -339,9 +349,9 @@ def read_overrides(tokens: Sequence[str], *, name: str = "overrides") -> Source:
 
 
 def _quote(text: str) -> str:
-    escaped = re.sub(r"(\\*)\$\{", lambda run: run.group(1) * 2 + "\\${", text)
-    escaped = re.sub(r"(\\*)'", lambda run: run.group(1) * 2 + "\\'", escaped)
-    escaped = re.sub(r"\\+\Z", lambda run: run.group() * 2, escaped)
+    escaped = re.sub(r"(?<!\\)(\\*)\$\{", lambda run: run.group(1) * 2 + "\\${", text)
+    escaped = re.sub(r"(?<!\\)(\\*)'", lambda run: run.group(1) * 2 + "\\'", escaped)
+    escaped = re.sub(r"(?<!\\)\\+\Z", lambda run: run.group() * 2, escaped)
     return f"'{escaped}'"
 
 

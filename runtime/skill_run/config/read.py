@@ -155,8 +155,8 @@ def _source_of(root: TreeMapping, form: Form, name: str | None, text: str) -> So
 def read_started_script(launch: Source, folder: Path | None) -> Source | None:
     """Return the Source of the training script that a launch line starts, when it is found; None otherwise.
 
-    folder: where the launch file lies; None when nothing may be followed. Upstream's own launcher builds its config from
-    flags, so there is nothing to follow then. A link is not followed.
+    folder: where the launch file lies; None when nothing may be followed. Upstream's own launcher builds its config
+    from flags, so there is nothing to follow then. A link is not followed.
     """
     if launch.form not in ("sbatch", "command") or launch.script is None or launch.base_unknown is None:
         return None

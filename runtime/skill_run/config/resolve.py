@@ -386,7 +386,8 @@ class _Resolver:
         if assignment.operation == "add" and self.holds_value(path, canonical):
             self.remark(
                 "override-fails",
-                f"`+{path}=` adds a key, but the config already has it, so Hydra refuses; write `{path}=` or `++{path}=`.",
+                f"`+{path}=` adds a key, but the config already has it, so Hydra refuses; "
+                f"write `{path}=` or `++{path}=`.",
                 assignment,
             )
         parent = canonical.rpartition(".")[0]
@@ -395,8 +396,8 @@ class _Resolver:
         if assignment.operation == "override" and held is not None and isinstance(held.value, str):
             self.remark(
                 "override-fails",
-                f"{written} is the name '{held.value}' in the config that this override is applied to, so Hydra refuses "
-                f"`{path}=`; override {written} itself, or set the object in Python.",
+                f"{written} is the name '{held.value}' in the config that this override is applied to, so Hydra "
+                f"refuses `{path}=`; override {written} itself, or set the object in Python.",
                 assignment,
             )
         if self.config.base == "unknown" or parent not in _NULL_AT_FIRST or self.config.is_given(parent) is not False:
@@ -412,8 +413,8 @@ class _Resolver:
         elif certain and assignment.operation == "force" and not self.becomes_object(parent):
             self.remark(
                 "override-makes-plain-dict",
-                f"{written} is null in the config that this override is applied to, so `++{path}=` makes it a plain mapping, "
-                f"not a config object. {self.advice_below_null(parent, path)}",
+                f"{written} is null in the config that this override is applied to, so `++{path}=` makes it a plain "
+                f"mapping, not a config object. {self.advice_below_null(parent, path)}",
                 assignment,
             )
 

@@ -8,14 +8,14 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
 import yaml
 
-from skill_run.config.model import Location, Plain, Source
+from skill_run.config.model import Location, Plain, Source, Unknown
 from skill_run.config.overrides import read_overrides, render_override
 from skill_run.config.tree import parse_tree, to_plain
 from skill_run.errors import InputError
@@ -136,10 +136,22 @@ def edit_overrides(tokens: Sequence[str], sets: Mapping[str, Plain], removes: Se
 
 
 def _edited(token: str, pending: dict[str, Plain], removes: Sequence[str]) -> str | None:
-    """Return a token with its pending value (which is then done), as it is, or None when it is to be removed."""
+    """Return a token with its pending value (which is then done), as it is, or None when it is to be removed.
+
+    Raises InputError when only a part of its value is to be removed and another part is unknown.
+    """
     parsed = read_overrides([token]).assignments
-    if any(assignment.path in removes for assignment in parsed):
+    kept = [assignment for assignment in parsed if assignment.path not in removes]
+    if not kept:
         return None
+    if len(kept) < len(parsed):
+        key = token.lstrip("+").partition("=")[0]
+        rest: dict[str, Plain] = {}
+        for assignment in kept:
+            if isinstance(assignment.value, Unknown):
+                raise InputError(f"the value of {key} must be changed by hand: {assignment.path} is not known")
+            rest[assignment.path[len(key) + 1 :]] = assignment.value
+        return render_override(key, edit_mapping({}, rest, ()), parsed[0].operation)
     if len(parsed) == 1 and parsed[0].path in pending:
         return render_override(parsed[0].path, pending.pop(parsed[0].path), parsed[0].operation)
     return token
@@ -331,7 +343,11 @@ def edit_yaml(text: str, sets: Mapping[str, Plain], removes: Sequence[str], name
     before = to_plain(parse_tree(text, name))
     assert isinstance(before, dict)
     wanted = edit_mapping(before, sets, removes)
-    for write in (lambda: _edit_in_place(text, sets, removes), lambda: "\n".join([*_block(wanted), ""])):
+    ways: tuple[Callable[[], str], ...] = (
+        lambda: _edit_in_place(text, sets, removes),
+        lambda: "\n".join([*_block(wanted), ""]),
+    )
+    for write in ways:
         try:
             edited = write()
             if _same(to_plain(parse_tree(edited, name)), wanted):

@@ -6,7 +6,6 @@ impossible sizes are taken from the footer directly. It is one Thrift structure 
 
 from __future__ import annotations
 
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

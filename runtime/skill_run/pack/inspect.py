@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,15 +12,16 @@ from skill_run.bridge.release import matches
 from skill_run.errors import InputError
 from skill_run.pack.checks import Checker, Expected
 from skill_run.pack.folder import Told, read_told
-from skill_run.pack.layout import lay_out
-from skill_run.pack.reader import LOSS_MASK, Dataset, Facts, read_chunks
+from skill_run.pack.layout import Layout, lay_out
+from skill_run.pack.reader import LOSS_MASK, STARTS, Dataset, Facts, read_chunks
 from skill_run.pack.statistics import Statistics
 
 if TYPE_CHECKING:
-    from skill_run.batch.inspect import InspectionReport, Run
+    from skill_run.batch.inspect import InspectionReport, Run, Sequence
     from skill_run.batch.model import Generation
 
 _FORMS: Final = {"parquet": "Parquet", "arrow": "Arrow", "npy": ".npy", "json": "JSON"}
+SHOWN_ROWS: Final = 32
 _MEANING: Final = (
     "seq_start_id: first stored token of each sequence; a stored sequence has one token more than it has at run time"
 )
@@ -49,11 +51,13 @@ def inspect_dataset(dataset: Dataset, name: str, run: Run, *, fingerprints: tupl
     statistics = Statistics()
     checker = Checker(expected, len(dataset.files))
     masks: set[str] = set()
+    shown: list[Sequence] = []
     for chunk in read_chunks(dataset):
         layout = lay_out(chunk)
-        statistics.rows += chunk.rows
         if layout is not None:
             statistics.add(layout)
+            shown += _first_sequences(layout, statistics.rows)
+        statistics.rows += chunk.rows
         checker.look_at(chunk, layout, statistics)
         mask = chunk.columns.get(LOSS_MASK)
         if mask is not None and mask.values is not None:
@@ -67,7 +71,28 @@ def inspect_dataset(dataset: Dataset, name: str, run: Run, *, fingerprints: tupl
     if size is None and statistics.widest_row:
         figures["fill"] = round(statistics.fill(statistics.widest_row) or 0.0, 4)
     notes = _notes(dataset, run, statistics, checker, size)
-    return _report(name, run, generation, because, statistics, faults, figures, notes)
+    if shown and statistics.rows > SHOWN_ROWS:
+        notes += (
+            f"the pack map and the list of sequences show the first {SHOWN_ROWS} rows; the figures are of all rows",
+        )
+    return _report(name, run, generation, because, statistics, faults, figures, notes, tuple(shown))
+
+
+def _first_sequences(layout: Layout, first: int) -> Iterator[Sequence]:
+    """Yield the sequences of the dataset's first sound rows as they are at run time, one token shorter than stored.
+
+    first: number in the dataset of the chunk's first row.
+    """
+    from skill_run.batch.inspect import Sequence
+
+    rows = max(min(layout.tokens.size, SHOWN_ROWS - first), 0)
+    for at in range(int(layout.counts[:rows].sum())):
+        row = int(layout.row[at])
+        if not layout.sound[row]:
+            continue
+        number = at - int(layout.chunk.columns[STARTS].offsets[row])
+        length, trained = int(layout.stored[at]) - 1, int(layout.trained[at])
+        yield Sequence(first + row, int(layout.starts[at]) - number, length, length, trained if trained >= 0 else None)
 
 
 def _report(
@@ -79,6 +104,7 @@ def _report(
     faults: list[Fault],
     figures: dict[str, Any],
     notes: tuple[str, ...],
+    sequences: tuple[Sequence, ...] = (),
 ) -> InspectionReport:
     from skill_run.batch.inspect import InspectionReport, findings_of
 
@@ -90,7 +116,7 @@ def _report(
         meaning=_MEANING,
         tokens=statistics.tokens or None,
         rows=statistics.rows,
-        sequences=(),
+        sequences=sequences,
         findings=findings_of(faults, run.bridge),
         notes=notes,
         statistics=figures,

@@ -83,6 +83,12 @@ def render_inspection(
             raise InputError(f"Unknown format {format!r}: use one of {', '.join(FORMATS)}.")
 
 
+def map_text(report: InspectionReport, *, width: int) -> str:
+    """Return the pack map alone, or a dataset's statistics and histograms; empty when there is nothing to draw."""
+    lines = [*_map(list(map_rows(report)), width), *_statistics(report)]
+    return set_lines(lines, color=False, width=width).strip("\n")
+
+
 def _lines(report: InspectionReport, width: int, verbose: bool, tokenizer: str | Path | None) -> Iterator[Line]:
     rows = list(map_rows(report))
     yield from _header(report, rows)

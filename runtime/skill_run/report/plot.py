@@ -47,6 +47,8 @@ def save_plot(report: InspectionReport, path: str | Path) -> None:
     ending = path.suffix.lower()
     if ending not in (".png", ".svg"):
         raise InputError(f"{path} must end in .png or .svg: a plot is written as one of these")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} cannot be written: it is not a regular file")
     data = draw_plot(report, "png" if ending == ".png" else "svg")
     try:
         path.write_bytes(data)

@@ -160,7 +160,7 @@ def _dataset_is(facts: Facts, group: str) -> bool:
 
 @derived("derived.cp_comm_type_is_list", "bool")
 def cp_comm_type_is_list(facts: Facts) -> bool:
-    """Whether model.cp_comm_type is a list, even of one name (upstream counts its entries), not one name for all layers."""
+    """Whether model.cp_comm_type is a list, whose entries upstream counts, and not one name for all layers."""
     held = facts.value("model.cp_comm_type")
     return isinstance(held, list) and (len(held) > 1 or facts.config.get("model.cp_comm_type").as_list)
 

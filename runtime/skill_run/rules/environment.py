@@ -18,6 +18,11 @@ from skill_run.rules.derived import DERIVED
 _STRINGS = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 _NAMES = re.compile(r"(?<![\w.)\]])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(\s*\()?")
 MAX_EXPRESSION: Final = 2000
+# Bounds of a team's own expressions, which come with a config: each loop multiplies what the one before it made.
+MAX_HOUSE_EXPRESSION: Final = 1000
+MAX_HOUSE_LOOPS: Final = 2
+# In strings too, since what CEL takes for a string is not told here exactly.
+_LOOPS = re.compile(r"\b(?:map|filter|all|exists|exists_one)\b")
 
 INPUTS: Final = {
     "world_size": "int",
@@ -124,3 +129,14 @@ def compile_expression(environment: Any, expression: str, expected: Any = None) 
     if expected is not None and compiled.return_type() != expected:
         raise BundleError(f"`{expression}` gives {compiled.return_type().name()}, but {expected.name()} is needed")
     return compiled
+
+
+def check_house_expression(expression: str) -> None:
+    """Raise BundleError for an expression of a house rule whose evaluation could take too much memory."""
+    if len(expression) > MAX_HOUSE_EXPRESSION:
+        raise BundleError(f"an expression of a house rule is longer than {MAX_HOUSE_EXPRESSION} characters")
+    if len(_LOOPS.findall(expression)) > MAX_HOUSE_LOOPS:
+        raise BundleError(
+            f"an expression of a house rule names map, filter, all, exists or exists_one more than {MAX_HOUSE_LOOPS} "
+            "times; split the rule"
+        )

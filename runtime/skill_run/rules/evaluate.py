@@ -14,7 +14,7 @@ from skill_run.bundle.rule import HOUSE, Rule
 from skill_run.config.config import Config
 from skill_run.config.model import NOWHERE, Location, Plain, Remark, State
 from skill_run.config.typing import INT64
-from skill_run.errors import InputError
+from skill_run.errors import BundleError, InputError
 from skill_run.report.finding import SEVERITIES, Finding, NotChecked, UpstreamVerdict
 from skill_run.rules.derived import DERIVED, Facts, NeedsValue
 from skill_run.rules.environment import INPUTS, build_environment, compile_expression, kind_of, variables_in
@@ -72,14 +72,21 @@ class Evaluation:
             if rule.computed or not matches(rule.bridge, self.config.version):
                 continue
             applied += 1
-            result = self.rules.compiled[rule.id].eval(self.activation)
-            outcome = result.value()
+            outcome = self._result(self.rules.compiled[rule.id], rule).value()
             if outcome is True:
                 findings.append(self._finding(rule))
             elif outcome is not False:
                 undecided.append(self._undecided(rule, str(outcome)))
         findings.sort(key=order)
         return findings, undecided, applied
+
+    def _result(self, compiled: Any, rule: Rule) -> Any:
+        """Evaluate an expression of a rule; BundleError when it takes more steps than CEL allows."""
+        try:
+            return compiled.eval(self.activation)
+        except RuntimeError as error:
+            reason = str(error).split("\n", 1)[0].removeprefix("INTERNAL: ").removesuffix(" [INTERNAL]")
+            raise BundleError(f"{rule.file}:1: the rule '{rule.id}' cannot be evaluated: {reason}") from error
 
     def _bind(self) -> dict[str, Plain]:
         data: dict[str, Plain] = {}
@@ -167,7 +174,7 @@ class Evaluation:
             rule=rule.id,
             severity=rule.severity_for(version),
             title=rule.title,
-            message=self.fill(" ".join(part for part in (rule.message, rule.advice) if part)),
+            message=self._fill(" ".join(part for part in (rule.message, rule.advice) if part), rule),
             fields=tuple(dict.fromkeys(self.config.written(name) for name in fields)),
             fires=rule.fires_for(version),
             skill=rule.skill,
@@ -197,10 +204,14 @@ class Evaluation:
         found: dict[str, Plain] = {}
         for name, value in rule.fix.items():
             if isinstance(value, str):
-                result = self.rules.compiled_extra(value).eval(self.activation)
+                result = self._result(self.rules.compiled_extra(value), rule)
                 if result.type().name() == "ERROR":
                     return {}
                 value = result.plain_value()
+                if not _is_plain(value):
+                    raise BundleError(
+                        f"{rule.file}:1: the fix of {name} gives {result.type().name()[:60]}, which no config can hold"
+                    )
             if self._can_be_set(name):
                 found[self.config.written(name)] = value
         return found
@@ -212,8 +223,8 @@ class Evaluation:
         known = self.config.release.field(written, self.config.dataset_type) is not None
         return known or written == section or section in ("comm_overlap", "peft") or is_free_form(written)
 
-    def fill(self, text: str) -> str:
-        """Return a message with its placeholders replaced by values."""
+    def _fill(self, text: str, rule: Rule) -> str:
+        """Return a message of a rule with its placeholders replaced by values."""
 
         def replace(match: re.Match[str]) -> str:
             expression = match.group(1)
@@ -223,7 +234,7 @@ class Evaluation:
                 return _shown(self.data[expression])
             if expression in self.lacking:
                 return "null" if self._null_everywhere(expression) else "unset"
-            result = self.rules.compiled_extra(expression).eval(self.activation)
+            result = self._result(self.rules.compiled_extra(expression), rule)
             held = result.plain_value()
             return "unknown" if result.type().name() == "ERROR" else _shown(held)
 
@@ -317,6 +328,15 @@ def _fitted(value: Plain, kind: str) -> Plain:
     if not isinstance(value, expected) or (kind == "int" and isinstance(value, bool)):
         return None
     return value
+
+
+def _is_plain(value: object) -> bool:
+    """Tell whether a value that CEL gave can stand in a config: no type, time, duration or bytes."""
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    return value is None or isinstance(value, str | int | float)
 
 
 def _is_broken(text: str) -> bool:

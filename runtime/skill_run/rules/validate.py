@@ -161,8 +161,8 @@ def read_sources(
 ) -> list[Source]:
     """Read the input and the overrides laid over it, in the order in which they apply.
 
-    folder: where the script of a launch line is looked for when the line comes as text; a launch file is followed to the
-    script beside it anyway.
+    folder: where the script of a launch line is looked for when the line comes as text; a launch file is followed to
+    the script beside it anyway.
     """
     found: list[Source] = []
     if recipe is not None and not recipe.strip():

@@ -616,7 +616,9 @@ def test_function_option_chooses_among_several_builders() -> None:
         ("x = a" + ".b" * 20_000, "nested"),
         ("x = " + "1+" * 20_000 + "1", "nested"),
         ("if a: pass\n" + "elif b: pass\n" * 2_000, "nested"),
-        ("# " + "x" * (1024 * 1024), "larger than 1024 KiB"),
+        ("# " + "x" * (256 * 1024), "larger than 256 KiB"),
+        ("a\n" * 500_000, "larger than 256 KiB"),
+        ("cfg = recipe()\ncfg.model." + "x" * 201 + " = 1\n", "job.py:2: holds a name of more than 200 characters"),
         ("cfg = recipe()\nx = [1]\n" + "x = [x, x]\n" * 60 + "cfg.model.x = x\n", "too many steps"),
     ],
 )
@@ -639,6 +641,94 @@ def test_text_that_cannot_be_read_is_an_input_error_with_one_sentence(text: str,
 def test_work_without_end_makes_the_field_unknown(body: str) -> None:
     got = found(body)
     assert got.get("model.x") is UNKNOWN
+
+
+BIG = "t = 'x' * 65536\nl = list(range(4096))\nw = ' a' * 30000\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "o = [t for _ in range(4096)]\nm = [o for _ in range(30)]\ncfg.model.x = str(m)",
+        "m = [t for _ in range(4096)]\ncfg.model.x = repr(m)",
+        "m = [t for _ in range(4096)]\ncfg.model.x = max(m)",
+        "m = [t for _ in range(4096)]\ncfg.model.x = sorted(m)",
+        "m = [t for _ in range(4096)]\ncfg.model.x = m == m",
+        "cfg.model.x = t.split(str([t, t, t, t, t]))",
+        "cfg.model.x = f'{t}{t}'",
+        "cfg.model.x = {t: 1}",
+        "setattr(cfg.model, t, 1)\ncfg.model.x = getattr(cfg.model, t)",
+    ],
+)
+def test_value_too_large_to_compute_is_unknown(body: str) -> None:
+    assert found(BIG + body).get("model.x") is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "max(l)",
+        "sum(l)",
+        "sorted(l)",
+        "list(l)",
+        "l + []",
+        "l[1:]",
+        "l == l",
+        "l.copy()",
+        "[*l]",
+        "len(l)",
+        "range(4096)",
+        "zip(l, l)",
+        "w.split()",
+        "w.upper()",
+        "w[1:]",
+        "w + 'a'",
+        "f'{w}'",
+        "'q' in w",
+        "Part(x=[l])",
+        "other(list(l))",
+        "m.append([*l])",
+        "[[*l] for _ in range(4096)]",
+    ],
+)
+def test_repeated_work_on_large_values_is_refused(work: str) -> None:
+    loop = f"m = []\nfor a in range(64):\n  for b in range(60):\n    cfg.model.x = [{', '.join([work] * 8)}]\n"
+    with pytest.raises(InputError, match="too many steps"):
+        found(BIG + loop)
+
+
+def test_work_on_small_values_in_loops_is_followed() -> None:
+    body = "m = []\nfor a in range(30):\n  for b in range(30):\n    m.append(max([a, b]))\ncfg.model.x = sum(m)"
+    assert found(body)["model.x"] == sum(max(a, b) for a in range(30) for b in range(30))
+
+
+def test_each_statement_after_an_inlined_block_is_followed_once() -> None:
+    body = (
+        "x = 0\n"
+        + "if 1:x\n" * 20_000
+        + "if 1:\n  if 1:\n    x += 1\n  x += 1\nelse:\n  x = 9\nx += 1\ncfg.model.x = x"
+    )
+    assert found(body)["model.x"] == 3
+
+
+def test_function_with_a_long_body_that_returns_at_once_is_looked_through_once() -> None:
+    dead = " x\n" * 20_000
+    calls = "for a in range(64):\n  for b in range(60):\n    cfg.model.x = f()"
+    assert found(f"def f():\n return 1\n{dead}\n{calls}")["model.x"] == 1
+
+
+@pytest.mark.parametrize("quote", ['\\"""', "\\'''", '\\"', "\\'"])
+@pytest.mark.parametrize("end", ["\\", ""])
+def test_strings_that_never_close_are_scanned_once(quote: str, end: str) -> None:
+    text = "x = 1\n#" + "(" * 120 + "\n" + f"{quote}\n" * 40_000 + end
+    with pytest.raises(InputError, match="not valid Python"):
+        read(text)
+
+
+def test_brackets_in_strings_and_comments_do_not_count_as_nested() -> None:
+    many = "(" * 120
+    body = f'a = \'{many}\'\nb = "{many}\\\\"\nc = """{many}"x\\"""{many}"""\n# {many}\ncfg.model.x = 1'
+    assert found(body) == {"model.x": 1}
 
 
 def test_nothing_in_the_script_is_executed(tmp_path: Path) -> None:

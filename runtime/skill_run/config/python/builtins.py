@@ -9,14 +9,14 @@ from typing import Any, Final
 from skill_run.config.model import Unknown
 from skill_run.config.python.calls import Arguments, Caller, Special
 from skill_run.config.python.heap import MISSING, SEQUENCES, Cell, Obj, OneOf, targets_of
-from skill_run.config.python.values import MAX_ITEMS, Dotted, is_plain
+from skill_run.config.python.values import MAX_ITEMS, MAX_NAME, Dotted, is_plain
 
 
 def _setattr(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
     if len(arguments.positional) != 3:
         return self.unfollowed("setattr", arguments)
     target, name, value = arguments.positional
-    if isinstance(name, str):
+    if isinstance(name, str) and len(name) <= MAX_NAME:
         self.set_attribute(target, name, value, self.location(node))
     else:
         self.heap.taint(target, f"is set under a name that is not known in line {node.lineno}")
@@ -31,6 +31,8 @@ def _getattr(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
     if len(arguments.positional) < 2:
         return self.opaque("comes from getattr()")
     target, name = arguments.positional[:2]
+    if isinstance(name, str) and len(name) > MAX_NAME:
+        return self.opaque("has a name that is too long")
     if not isinstance(name, str):
         return self.opaque(self.describe(name))
     if (
@@ -48,7 +50,9 @@ def _hasattr(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
     target, name = (*arguments.positional, None, None)[:2]
     if isinstance(target, Obj) and target.has_attributes and isinstance(name, str) and name in target.fields:
         return True
-    return Unknown(f"depends on whether the release has {name}" if isinstance(name, str) else "comes from hasattr()")
+    return Unknown(
+        f"depends on whether the release has {name[:MAX_NAME]}" if isinstance(name, str) else "comes from hasattr()"
+    )
 
 
 def _isinstance(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
@@ -76,6 +80,7 @@ def _range(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
     if all(isinstance(value, int) and abs(value) < 2**60 for value in values) and 1 <= len(values) <= 3:
         found = range(*values) if len(values) < 3 or values[2] else range(0)
         if len(found) <= MAX_ITEMS:
+            self.charge(len(found))
             made.fields["items"] = tuple(found)
     return made
 
@@ -108,6 +113,13 @@ def _dict(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
     return made
 
 
+def counted(self: Caller, found: Iterator[Any]) -> Iterator[Any]:
+    """Yield what an iterator gives, one step each."""
+    for item in found:
+        self.tick()
+        yield item
+
+
 def _paired(join: Callable[..., Iterator[Any]]) -> Callable[[Caller, Arguments, ast.Call], Any]:
     def pair(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
         made = self.heap.new("list")
@@ -115,7 +127,7 @@ def _paired(join: Callable[..., Iterator[Any]]) -> Callable[[Caller, Arguments, 
         if any(items is None for items in lists) or arguments.keywords:
             made.fields["items"] = Unknown("is a list that is not known")
         else:
-            made.fields["items"] = tuple(self.heap.sequence("tuple", pair) for pair in join(*lists))
+            made.fields["items"] = tuple(self.heap.sequence("tuple", pair) for pair in counted(self, join(*lists)))
         return made
 
     return pair
@@ -131,6 +143,9 @@ def _reversed(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
 def _sorted(self: Caller, arguments: Arguments, node: ast.Call) -> Any:
     made = _converted("list")(self, arguments, node)
     values = self.plain(made)
+    if not self.affords(values):
+        made.fields["items"] = Unknown("is too large to compute")
+        return made
     try:
         made.fields["items"] = Unknown("is sorted by a key") if arguments.keywords else tuple(sorted(values))
     except TypeError:

@@ -19,10 +19,9 @@ from skill_run.config.python.heap import (
     Obj,
     OneOf,
     Scope,
-    reachable,
     targets_of,
 )
-from skill_run.config.python.objects import COMMAND_LINE, EndedError
+from skill_run.config.python.objects import COMMAND_LINE, SIZE_OF_STEP, EndedError
 from skill_run.config.python.snapshot import Snapshot, take_snapshot
 from skill_run.config.python.values import (
     MAX_ITEMS,
@@ -34,6 +33,7 @@ from skill_run.config.python.values import (
     is_class_name,
     is_plain,
     text_method,
+    weight,
 )
 from skill_run.errors import InputError
 
@@ -157,6 +157,7 @@ class Caller(Evaluator):
             if keyword.arg is not None:
                 found.keywords[keyword.arg] = Cell(value, self.location(keyword))
             elif isinstance(value, Obj) and value.kind == "dict" and not value.meta.get("reason"):
+                self.charge(len(value.fields))
                 found.keywords.update({key: cell for key, cell in value.fields.items() if isinstance(key, str)})
             else:
                 found.vague = True
@@ -217,8 +218,7 @@ class Caller(Evaluator):
         if name not in _HARMLESS:
             reason = f"may be changed by {shown}, which is not in this file"
             for value in arguments.values():
-                for obj in reachable(value):
-                    self.tick()
+                for obj in self.reached(value):
                     self.heap.taint(obj, reason)
             if receiver is not None:
                 self.heap.taint(receiver, reason)
@@ -237,8 +237,10 @@ class Caller(Evaluator):
         if isinstance(receiver, str):
             values = [self.plain(value) for value in arguments.positional]
             unknown = next((value for value in values if isinstance(value, Unknown)), None)
-            found = unknown or text_method(receiver, method, values)
-            return self.heap.sequence("list", found) if isinstance(found, list) else found
+            if unknown is not None or not self.affords(receiver, values):
+                return unknown or Unknown("is too large to compute")
+            found = text_method(receiver, method, values)
+            return self.from_plain(found)
         if isinstance(receiver, Obj) and receiver.kind == "dict":
             return self._dict_method(receiver, method, arguments, node)
         if isinstance(receiver, Obj) and receiver.kind in SEQUENCES:
@@ -277,7 +279,7 @@ class Caller(Evaluator):
 
     def _path_method(self, path: PathText, method: str, arguments: Arguments) -> Any:
         values = [self.plain(value) for value in arguments.positional]
-        if method == "joinpath" and all(isinstance(value, str) for value in values):
+        if method == "joinpath" and all(isinstance(value, str) for value in values) and self.affords(path, values):
             return PathText(call_pure("os.path.join", [path, *values], {}))
         if method in ("as_posix", "resolve", "absolute", "expanduser"):
             return path
@@ -288,6 +290,7 @@ class Caller(Evaluator):
         usable = is_plain(key)
         known = not receiver.meta.get("reason") and not receiver.meta.get("environ")
         if method in ("items", "keys", "values") and known:
+            self.tick(len(receiver.fields))
             kinds: dict[str, Callable[[Any, Cell], Any]] = {
                 "items": lambda name, cell: self.heap.sequence("tuple", (name, cell.value)),
                 "keys": lambda name, cell: name,
@@ -321,6 +324,7 @@ class Caller(Evaluator):
         items = receiver.items
         more = self.iterate(arguments.get(0, "", None)) if method == "extend" else arguments.positional[:1]
         if method in ("append", "extend") and items is not None and more is not None and len(items) <= MAX_ITEMS:
+            self.charge(len(items) // SIZE_OF_STEP)
             self.heap.put(receiver, receiver.fields, "items", (*items, *more))
             return None
         if method == "copy":
@@ -340,6 +344,8 @@ class Caller(Evaluator):
             return Unknown(f"comes from {name}()")
         if any(isinstance(value, str) and len(value) > 400 for value in values) and name in ("int", "float"):
             return Unknown("is a number too large to use")
+        if not self.affords(values, keywords):
+            return Unknown("is too large to compute")
         found = call_pure(name, values, keywords)
         return found if is_plain(found) or isinstance(found, Unknown) else self.from_plain(found)
 
@@ -369,12 +375,12 @@ class Caller(Evaluator):
     def _construct(self, name: str, arguments: Arguments, node: ast.Call, root: bool = False) -> Any:
         if name in ("Path", "PurePath", "PosixPath"):
             values = [self.plain(value) for value in arguments.positional]
-            known = all(isinstance(value, str) for value in values)
+            known = all(isinstance(value, str) for value in values) and self.affords(values)
             return (
                 PathText(call_pure("os.path.join", values or ["."], {})) if known else Unknown(self.describe(values[0]))
             )
         for value in arguments.values():
-            for obj in reachable(value):
+            for obj in self.reached(value):
                 if self.heap.is_root(obj) and obj.kind != "opaque":
                     self.heap.taint(obj, f"may be changed by {name}(), which is not in this file")
         make = self.heap.root if root else self.heap.new
@@ -389,6 +395,7 @@ class Caller(Evaluator):
 
     def _construct_local(self, cls: LocalClass, arguments: Arguments, node: ast.Call) -> Obj:
         made = self.heap.new("object", cls=cls.name, local=cls, where=self.location(node))
+        self.tick(len(cls.body.fields))
         made.fields.update(cls.body.fields)
         if "__init__" in cls.methods:
             self.call_function(cls.methods["__init__"], arguments, node, own=made)
@@ -411,6 +418,7 @@ class Caller(Evaluator):
             self.heap.taint(config, "may be changed by overrides from a file or the command line")
             return config
         for token in tokens or []:
+            self.charge(weight(token))
             try:
                 found = parse_override(str(token), self.location(node))
             except InputError:

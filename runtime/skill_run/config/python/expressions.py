@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from skill_run.config.model import CONDITION, Location, Unknown
 from skill_run.config.python.heap import MISSING, SEQUENCES, Cell, Func, LocalClass, Obj, OneOf, Scope, targets_of
-from skill_run.config.python.objects import EndedError, Objects
+from skill_run.config.python.objects import SIZE_OF_STEP, EndedError, Objects
 from skill_run.config.python.values import (
     MAX_ITEMS,
+    MAX_NAME,
     MAX_TEXT,
     Dotted,
     binary,
@@ -112,6 +113,8 @@ class Evaluator(Objects):
             found = held[key]
         except (LookupError, TypeError, ValueError):
             return Unknown("is outside its list")
+        if isinstance(key, slice):
+            self.charge(len(found))
         return self.heap.sequence("list", found) if isinstance(key, slice) and isinstance(found, tuple) else found
 
     def _entry(self, base: Obj, key: Any) -> Any:
@@ -119,9 +122,10 @@ class Evaluator(Objects):
             return self.opaque(self.describe(key))
         if key in base.fields:
             return base.fields[key].value
+        shown = key[:MAX_NAME] if isinstance(key, str) else key
         if base.meta.get("environ"):
-            return Unknown(f"comes from the environment variable {key}")
-        return Unknown(base.meta.get("reason") or f"is not in its mapping ({key!r})")
+            return Unknown(f"comes from the environment variable {shown}")
+        return Unknown(base.meta.get("reason") or f"is not in its mapping ({shown!r})")
 
     def _slice(self, node: ast.Slice, scope: Scope) -> Any:
         ends = [
@@ -133,20 +137,30 @@ class Evaluator(Objects):
     def _binary(self, node: ast.BinOp, scope: Scope) -> Any:
         left, right = self.eval(node.left, scope), self.eval(node.right, scope)
         if is_plain(left) and is_plain(right):
-            return binary(type(node.op), left, right)
+            return self.computed(node.op, left, right)
         return self.combined(node.op, left, right)
+
+    def computed(self, op: ast.operator, left: Any, right: Any) -> Any:
+        """Apply an operator to two constants."""
+        found = binary(type(op), left, right)
+        if isinstance(found, str):
+            self.charge(len(found))
+        return found
 
     def combined(self, op: ast.operator, left: Any, right: Any) -> Any:
         """Apply an operator to lists and mappings."""
         sides = [side for side in (left, right) if isinstance(side, Obj)]
         if isinstance(op, ast.Add) and len(sides) == 2 and left.kind == right.kind and left.kind in SEQUENCES:
             if left.items is not None and right.items is not None and len(left.items) + len(right.items) <= MAX_ITEMS:
+                self.charge(len(left.items) + len(right.items))
                 return self.heap.sequence(left.kind, left.items + right.items)
         elif isinstance(op, ast.Mult) and len(sides) == 1 and sides[0].items is not None:
             count = right if sides[0] is left else left
             if isinstance(count, int) and len(sides[0].items) * max(count, 0) <= MAX_ITEMS:
+                self.charge(len(sides[0].items) * max(count, 0))
                 return self.heap.sequence(sides[0].kind, sides[0].items * count)
         elif isinstance(op, ast.BitOr) and len(sides) == 2 and left.kind == right.kind == "dict":
+            self.charge(len(left.fields) + len(right.fields))
             made = self.heap.new("dict", reason=left.meta.get("reason") or right.meta.get("reason"))
             made.fields = {**left.fields, **right.fields}
             return made
@@ -210,7 +224,7 @@ class Evaluator(Objects):
         if isinstance(left, Dotted) and isinstance(right, Dotted) and left == right:
             return isinstance(op, ast.Eq | ast.Is)
         left, right = self.plain(left), self.plain(right)
-        if isinstance(left, Unknown) or isinstance(right, Unknown):
+        if isinstance(left, Unknown) or isinstance(right, Unknown) or not self.affords(left, right):
             return None
         return compare(type(op), left, right)
 
@@ -225,19 +239,24 @@ class Evaluator(Objects):
 
     def _text(self, node: ast.JoinedStr, scope: Scope) -> Any:
         pieces: list[str] = []
+        size = 0
         for part in node.values:
             value = self.eval(part, scope)
             if not isinstance(value, str):
                 return Unknown(self.describe(value))
+            size += len(value)
+            if size > MAX_TEXT:
+                return Unknown("is too large to compute")
             pieces.append(value)
-        text = "".join(pieces)
-        return text if len(text) <= MAX_TEXT else Unknown("is too large to compute")
+        self.charge(size)
+        return "".join(pieces)
 
     def _formatted(self, node: ast.FormattedValue, scope: Scope) -> Any:
         value = self.eval(node.value, scope)
         spec = self.eval(node.format_spec, scope) if node.format_spec is not None else ""
         if not is_plain(value) or not isinstance(spec, str):
             return Unknown(self.describe(value if not is_plain(value) else spec))
+        self.affords(value)
         return formatted(value, node.conversion, spec)
 
     def _elements(self, nodes: Sequence[ast.expr], scope: Scope) -> Any:
@@ -285,6 +304,7 @@ class Evaluator(Objects):
     def _update(self, target: Obj, value: Any) -> None:
         """Apply `target.update(value)`."""
         if isinstance(value, Obj) and value.kind == "dict":
+            self.charge(len(value.fields))
             for key, cell in value.fields.items():
                 self.heap.put(target, target.fields, key, cell)
             if not value.meta.get("reason"):
@@ -298,6 +318,7 @@ class Evaluator(Objects):
         """Make a function of the file; its defaults are evaluated now."""
         spec = node.args
         names = [parameter.arg for parameter in (*spec.posonlyargs, *spec.args)]
+        self.charge(len(names))
         nodes = dict(zip(reversed(names), reversed(spec.defaults), strict=False))
         nodes |= {p.arg: d for p, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
         return Func(name, node, scope, {key: self.eval(default, scope) for key, default in nodes.items()})
@@ -421,6 +442,7 @@ class Evaluator(Objects):
                 self.heap.taint(obj, f"is set under a key that is not known in line {location.line}")
 
     def _set_element(self, obj: Obj, key: Any, value: Any) -> bool:
+        self.charge(len(obj.items or ()) // SIZE_OF_STEP)
         items = list(obj.items or ())
         if not isinstance(key, int) or not -len(items) <= key < len(items):
             return False

@@ -11,9 +11,9 @@ from typing import Any, Final
 from skill_run.config.model import CONDITION, Unknown
 from skill_run.config.python.builtins import SPECIAL
 from skill_run.config.python.calls import Arguments, Caller, is_harmless
-from skill_run.config.python.heap import MISSING, Cell, Changes, Func, LocalClass, Obj, Scope, reachable
+from skill_run.config.python.heap import MISSING, Cell, Changes, Func, LocalClass, Obj, Scope
 from skill_run.config.python.objects import EndedError, LostError
-from skill_run.config.python.values import Dotted, binary, is_plain
+from skill_run.config.python.values import Dotted, is_plain
 
 MAX_CALLS: Final = 12
 MAX_ROUNDS: Final = 256
@@ -28,6 +28,31 @@ class _Partly(ast.Pass):
     def __init__(self, node: ast.Try | ast.TryStar | ast.With | ast.AsyncWith) -> None:
         super().__init__(lineno=node.lineno, col_offset=node.col_offset)
         self.tried = node
+
+
+class _Pending:
+    """The statements that are still to follow. Putting others before them copies none of them."""
+
+    def __init__(self, statements: Sequence[ast.stmt]) -> None:
+        self.blocks: list[tuple[Sequence[ast.stmt], int]] = [(statements, 0)]
+
+    def take(self) -> ast.stmt | None:
+        """Return the next statement, None at the end."""
+        while self.blocks:
+            statements, at = self.blocks.pop()
+            if at < len(statements):
+                self.blocks.append((statements, at + 1))
+                return statements[at]
+        return None
+
+    def put_first(self, statements: Sequence[ast.stmt]) -> None:
+        self.blocks.append((statements, 0))
+
+    def has_more(self) -> bool:
+        return any(at < len(statements) for statements, at in self.blocks)
+
+    def rest(self) -> list[ast.stmt]:
+        return [statement for statements, at in reversed(self.blocks) for statement in statements[at:]]
 
 
 _METHODS: Final[dict[type[ast.stmt], str]] = {
@@ -67,6 +92,7 @@ class Interpreter(Caller):
         self.definitions: dict[str, list[ast.AST]] = {}
         self.declared: set[str] = set()
         self._writes: dict[ast.AST, bool] = {}
+        self._generators: dict[ast.AST, bool] = {}
         self._bound: dict[ast.AST | None, frozenset[str]] = {}
         self.module.variables["__name__"] = "__main__"
 
@@ -83,7 +109,9 @@ class Interpreter(Caller):
         """Give up on one statement of the module: what it may change is unknown."""
         reason = f"may be changed in line {statement.lineno}, which cannot be followed"
         self.poison(reason)
-        for part in ast.walk(statement):
+        parts = list(ast.walk(statement))
+        self.charge(len(parts))
+        for part in parts:
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 self.heap.bind(scope, part.id, self.opaque(reason))
 
@@ -94,21 +122,18 @@ class Interpreter(Caller):
 
         A round is one of an unknown number of rounds of a loop, which a break ends like any other end.
         """
-        rest = list(statements)
-        at = 0
-        while at < len(rest):
-            statement = rest[at]
-            at += 1
+        pending = _Pending(statements)
+        while (statement := pending.take()) is not None:
             self.tick()
             self.heap.here = self.location(statement)
             try:
                 inlined = self._inlined(statement, scope)
                 if inlined is not None:
-                    rest, at = [*inlined, *rest[at:]], 0
+                    pending.put_first(inlined)
                     continue
                 bodies = self._alternatives(statement, scope)
                 if bodies is not None:
-                    flow, consumed = self._fork(bodies, rest[at:], scope, top, statement.lineno)
+                    flow, consumed = self._fork(bodies, pending, scope, top, statement.lineno)
                     if flow is not None or consumed:
                         return flow
                     continue
@@ -169,17 +194,18 @@ class Interpreter(Caller):
         return None
 
     def _fork(
-        self, bodies: list[list[ast.stmt]], rest: Sequence[ast.stmt], scope: Scope, top: str, line: int
+        self, bodies: list[list[ast.stmt]], pending: _Pending, scope: Scope, top: str, line: int
     ) -> tuple[Flow, bool]:
-        """Try blocks apart and join what they do; True when `rest` was followed with them.
+        """Try blocks apart and join what they do; True when what is pending was followed with them.
 
         Blocks that end in different ways (one returns, one goes on) are tried again together with what comes after.
         """
-        outcomes = self._outcomes(bodies, [], scope, "" if rest else top)
-        consumed = not rest
+        more = pending.has_more()
+        outcomes = self._outcomes(bodies, [], scope, "" if more else top)
+        consumed = not more
         kinds = {_kind(flow) for flow, _ in outcomes} - {"raise"}
-        if rest and (len(kinds) > 1 or "lost" in kinds):
-            outcomes = self._outcomes(bodies, rest, scope, top)
+        if more and (len(kinds) > 1 or "lost" in kinds):
+            outcomes = self._outcomes(bodies, pending.rest(), scope, top)
             consumed = True
         return self._joined(outcomes, top, f"{CONDITION} in line {line}"), consumed
 
@@ -242,13 +268,12 @@ class Interpreter(Caller):
         left, right = self.eval(node.target, scope), self.eval(node.value, scope)
         if isinstance(left, Obj) and left.kind == "list" and isinstance(node.op, ast.Add):
             more = self.iterate(right)
+            self.charge(len(left.items or ()))
             items = Unknown(self.describe(right)) if more is None or left.items is None else (*left.items, *more)
             self.heap.put(left, left.fields, "items", items)
             return None
         plain = is_plain(left) and is_plain(right)
-        self.bind(
-            node.target, binary(type(node.op), left, right) if plain else self.combined(node.op, left, right), scope
-        )
+        self.bind(node.target, (self.computed if plain else self.combined)(node.op, left, right), scope)
         return None
 
     def _delete(self, node: ast.Delete, scope: Scope) -> Flow:
@@ -286,6 +311,7 @@ class Interpreter(Caller):
         for base_node in node.bases:
             base = self.eval(base_node, scope)
             if isinstance(base, LocalClass):
+                self.tick(len(base.body.fields) + len(base.methods))
                 made.body.fields.update(base.body.fields)
                 made.methods.update(base.methods)
         inner = self.heap.scope(scope)
@@ -386,7 +412,7 @@ class Interpreter(Caller):
                 raise LostError
             if not self.heap.blur(changes, reason):
                 break
-        return self._fork([node.orelse, []], [], scope, "", node.lineno)[0] if node.orelse else None
+        return self._fork([node.orelse, []], _Pending(()), scope, "", node.lineno)[0] if node.orelse else None
 
     # Functions
 
@@ -394,7 +420,7 @@ class Interpreter(Caller):
         """Follow a call of a function of the file; one that cannot be followed may change what it is given."""
         self.called.add(function.node)
         body = function.node.body
-        if self.depth >= MAX_CALLS or (isinstance(body, list) and _is_generator(function)):
+        if self.depth >= MAX_CALLS or (isinstance(body, list) and self._is_generator(function)):
             return self._not_followed(function, arguments)
         scope = self.heap.scope(function.scope)
         scope.function = function.node
@@ -413,16 +439,23 @@ class Interpreter(Caller):
         self.heap.commit(changes)
         return flow[1] if flow is not None else None
 
+    def _is_generator(self, function: Func) -> bool:
+        if function.node not in self._generators:
+            parts = _own_nodes(function.node)
+            self._generators[function.node] = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in parts)
+        return self._generators[function.node]
+
     def _not_followed(self, function: Func, arguments: Arguments) -> Obj:
         reason = f"may be changed by {function.name}(), which cannot be followed"
         for value in arguments.values():
             self.heap.taint(value, reason)
-            for obj in reachable(value):
+            for obj in self.reached(value):
                 self.heap.taint(obj, reason)
         if self.writes(function.node):
             self.poison(reason)
             scope: Scope | None = function.scope
             while scope is not None:
+                self.charge(len(self.declared) + len(scope.variables))
                 for name in self.declared & scope.variables.keys():
                     self.heap.put(scope, scope.variables, name, Unknown(reason))
                 scope = scope.parent
@@ -454,6 +487,7 @@ class Interpreter(Caller):
         given = [own, *arguments.positional] if own is not None and not static else list(arguments.positional)
         names = [parameter.arg for parameter in (*spec.posonlyargs, *spec.args)]
         keywords = dict(arguments.keywords)
+        self.charge(len(names) + len(given) + len(keywords))
         for index, name in enumerate([*names, *(parameter.arg for parameter in spec.kwonlyargs)]):
             if index < len(given) and index < len(names):
                 value = given[index]
@@ -484,10 +518,6 @@ def _suppresses(node: ast.With | ast.AsyncWith) -> bool:
         if name == "suppress":
             return True
     return False
-
-
-def _is_generator(function: Func) -> bool:
-    return any(isinstance(part, ast.Yield | ast.YieldFrom) for part in _own_nodes(function.node))
 
 
 def _own_nodes(node: ast.AST) -> list[ast.AST]:

@@ -163,7 +163,9 @@ class _Journal:
 class Heap:
     """Makes objects and records changes to those that are older than the innermost open journal."""
 
-    def __init__(self) -> None:
+    def __init__(self, charge: Callable[[int], None]) -> None:
+        """charge: told how many items are worked on, before the work."""
+        self.charge = charge
         self.serial = 0
         self.world = World()
         self.journals: list[_Journal] = []
@@ -318,6 +320,7 @@ class Heap:
             return next((value for value in reversed(values) if value is not MISSING and value is not None), None)
         if key == "items" and owner.kind in SEQUENCES:
             if all(isinstance(value, tuple) and len(value) == len(first) for value in values):
+                self.charge(len(first) * len(values))
                 return tuple(self.merge(items, reason, worlds) for items in zip(*values, strict=True))
             return Unknown(reason)
         return self._merge_cells(owner, key, values, reason, worlds)
@@ -367,6 +370,7 @@ class Heap:
                 self._taint_object(obj, reason, seen)
 
     def _taint_object(self, obj: Obj, reason: str, seen: set[int]) -> None:
+        self.charge(len(obj.items or obj.fields))
         if obj.kind in SEQUENCES:
             for item in obj.items or ():
                 self.taint(item, reason, seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any, Final
 
 from skill_run.config.model import Location, Unknown
@@ -15,11 +16,24 @@ from skill_run.config.python.heap import (
     Obj,
     OneOf,
     TooMuchWorkError,
+    reachable,
     targets_of,
 )
-from skill_run.config.python.values import MAX_ITEMS, Dotted, PathText, attribute_of_name, is_plain, path_attribute
+from skill_run.config.python.values import (
+    MAX_ITEMS,
+    MAX_NAME,
+    MAX_WEIGHT,
+    Dotted,
+    PathText,
+    attribute_of_name,
+    is_plain,
+    path_attribute,
+    weight,
+)
 
 MAX_STEPS: Final = 150_000
+# Copying or reading so many items or characters takes about as long as one step.
+SIZE_OF_STEP: Final = 16
 MAX_PLAIN_DEPTH: Final = 32
 
 COMMAND_LINE: Final = "comes from the command line"
@@ -39,15 +53,33 @@ class Objects:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.heap = Heap()
+        self.steps = MAX_STEPS
+        self.heap = Heap(self.charge)
         self.module = self.heap.scope()
         self.environ = self.heap.new("dict", environ=True)
-        self.steps = MAX_STEPS
 
     def tick(self, amount: int = 1) -> None:
         self.steps -= amount
         if self.steps < 0:
             raise TooMuchWorkError
+
+    def charge(self, size: int) -> None:
+        """Take the work on so many items or characters off the budget; call it before the work."""
+        self.tick(size // SIZE_OF_STEP)
+
+    def affords(self, *values: Any) -> bool:
+        """Charge what computing with plain data costs; False when the data is too large to compute with at all."""
+        cost = weight(list(values))
+        if cost > MAX_WEIGHT:
+            return False
+        self.charge(cost)
+        return True
+
+    def reached(self, value: Any) -> Iterator[Obj]:
+        """Yield the objects that a value is or holds, and charge the walk."""
+        for obj in reachable(value):
+            self.tick(1 + len(obj.items or obj.fields) // SIZE_OF_STEP)
+            yield obj
 
     def location(self, node: ast.AST) -> Location:
         line: int | None = getattr(node, "lineno", None)
@@ -72,7 +104,7 @@ class Objects:
         top = value
         while top.kind == "inherited" and "home" in top.meta and len(path) < MAX_PLAIN_DEPTH:
             top, name = top.meta["home"]
-            path.append(name)
+            path.append(name[:MAX_NAME])
         where = ".".join(reversed(path))
         if top.kind == "opaque":
             reason = str(top.meta["reason"])
@@ -91,7 +123,7 @@ class Objects:
             return found[0] if same else Unknown(value.reason)
         if not isinstance(value, Obj) or value.has_attributes or depth > MAX_PLAIN_DEPTH:
             return Unknown(self.describe(value))
-        self.tick()
+        self.tick(1 + len(value.items or value.fields) // SIZE_OF_STEP)
         if value.kind == "dict":
             mapping: dict[Any, Any] = {}
             if value.meta.get("reason"):
@@ -125,11 +157,14 @@ class Objects:
 
     def iterate(self, value: Any) -> list[Any] | None:
         """Return what a loop over a value sees, None when that is unknown or too much."""
+        if isinstance(value, Obj):
+            self.charge(len(value.items or value.fields))
         if isinstance(value, Obj) and value.kind in SEQUENCES:
             return list(value.items) if value.items is not None else None
         if isinstance(value, Obj) and value.kind == "dict" and not value.meta.get("reason"):
             return list(value.fields)
         if isinstance(value, str) and len(value) <= MAX_ITEMS:
+            self.charge(len(value))
             return list(value)
         return None
 
@@ -153,6 +188,7 @@ class Objects:
         if isinstance(base, LocalClass):
             return base.methods[name] if name in base.methods else self.attribute(base.body, name)
         if isinstance(base, PathText):
+            self.charge(len(base))
             return path_attribute(base, name)
         return self.opaque(self.describe(base))
 
@@ -205,6 +241,8 @@ class Objects:
 
     def from_plain(self, value: Any) -> Any:
         """Return plain Python data as values of this reader."""
+        if isinstance(value, list | tuple | dict):
+            self.charge(len(value))
         if isinstance(value, list | tuple):
             return self.heap.sequence("list", [self.from_plain(item) for item in value])
         if isinstance(value, dict):
@@ -223,7 +261,7 @@ class Objects:
         seen = seen if seen is not None else {}
         if id(value) in seen:
             return seen[id(value)]
-        self.tick()
+        self.tick(1 + len(value.items or value.fields) // SIZE_OF_STEP)
         made = self.heap.new(value.kind)
         made.meta = dict(value.meta)
         seen[id(value)] = made

@@ -19,18 +19,21 @@ from skill_run.config.python.flow import Interpreter
 from skill_run.config.python.heap import Func, LocalClass, Obj, OneOf, TooMuchWorkError
 from skill_run.config.python.objects import EndedError, LostError
 from skill_run.config.python.snapshot import Snapshot, combine, looks_like_config, take_snapshot
+from skill_run.config.python.values import MAX_NAME
 from skill_run.errors import InputError
 
-MAX_BYTES: Final = 1024 * 1024
+# Python's own parser takes about 1 KiB of memory for a byte of dense text.
+MAX_BYTES: Final = 256 * 1024
 MAX_BRACKETS: Final = 100
 MAX_DEPTH: Final = 150
 
-# Strings and comments whole, so that brackets inside them do not count; an unclosed string runs to the end.
+# Strings and comments whole, so that brackets inside them do not count; an unclosed string runs to the end. Every
+# string that opens matches, so that no part of the text is looked at twice.
 _TOKEN = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*(?:"""|\Z)'
-    r"|'''(?:[^'\\]|\\.|'(?!''))*(?:'''|\Z)"
-    r'|"(?:[^"\\\n]|\\.)*(?:"|$)'
-    r"|'(?:[^'\\\n]|\\.)*(?:'|$)"
+    r'"""(?:[^"\\]|\\(?:.|\Z)|"(?!""))*+(?:"""|\Z)'
+    r"|'''(?:[^'\\]|\\(?:.|\Z)|'(?!''))*+(?:'''|\Z)"
+    r'|"(?:[^"\\\n]|\\(?:.|\Z))*+(?:"|$)'
+    r"|'(?:[^'\\\n]|\\(?:.|\Z))*+(?:'|$)"
     r"|\#[^\n]*|[\[({]|[\])}]",
     re.DOTALL | re.MULTILINE,
 )
@@ -108,6 +111,9 @@ def _checked(tree: ast.Module, name: str) -> list[Import]:
     for _ in range(MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         for node in level:
+            if any(len(getattr(node, part, None) or "") > MAX_NAME for part in ("id", "attr", "name", "arg", "module")):
+                line = getattr(node, "lineno", 1)
+                raise InputError(f"{name}:{line}: holds a name of more than {MAX_NAME} characters")
             if isinstance(node, ast.Import | ast.ImportFrom):
                 where = Location(name, node.lineno, node.col_offset + 1)
                 if isinstance(node, ast.Import):
@@ -171,6 +177,7 @@ def _run(interpreter: Interpreter, function: Func) -> Snapshot | None:
     """Follow a function that nothing calls, with its defaults; returns the config it builds or is given."""
 
     def follow() -> Snapshot | None:
+        interpreter.charge(len(interpreter.heap.roots))
         before = set(interpreter.heap.roots)
         try:
             result = interpreter.call_function(function, Arguments(), function.node)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from skill_run.config.model import NOWHERE, Assignment, Location, Plain, Unknown
 from skill_run.config.python.heap import SEQUENCES, Cell, Obj, OneOf, targets_of
 from skill_run.config.python.objects import Objects
+from skill_run.config.python.values import MAX_NAME
 
 MAX_PATH: Final = 12
 SECTIONS: Final = (
@@ -50,6 +51,7 @@ def take_snapshot(config: Any, objects: Objects) -> Snapshot:
 
 def _environment(objects: Objects) -> dict[str, str]:
     """Return the environment variables that are set to known text."""
+    objects.tick(len(objects.environ.fields))
     cells = objects.environ.fields.items()
     return {key: str(cell.value) for key, cell in cells if isinstance(key, str) and isinstance(cell.value, str)}
 
@@ -126,7 +128,7 @@ class _Writer:
 
     def mapping(self, value: Obj, path: str, location: Location, fresh: bool, depth: int) -> None:
         """A mapping is its leaves; an empty one is {}, which also says that a mapping from a recipe is replaced."""
-        if any(not isinstance(key, str) or not key or "." in key for key in value.fields):
+        if any(not isinstance(key, str) or not key or "." in key or len(key) > MAX_NAME for key in value.fields):
             self.add(path, Unknown("has keys that are not names"), location)
             return
         if value.meta.get("reason"):

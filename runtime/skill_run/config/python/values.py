@@ -16,6 +16,9 @@ from skill_run.config.model import Unknown
 MAX_BITS: Final = 4096
 MAX_TEXT: Final = 65_536
 MAX_ITEMS: Final = 4096
+MAX_WEIGHT: Final = 4 * MAX_TEXT
+MAX_NAME: Final = 200
+MAX_DOTTED: Final = 4000
 
 _DTYPES: Final = {
     *(
@@ -64,6 +67,24 @@ def is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
+def weight(value: Any) -> int:
+    """Return about how many characters plain data has as text; the count stops soon after MAX_WEIGHT."""
+    total = 0
+    stack = [value]
+    while stack and total <= MAX_WEIGHT:
+        part = stack.pop()
+        if isinstance(part, str):
+            total += len(part)
+        elif isinstance(part, int):
+            total += part.bit_length() // 8
+        elif isinstance(part, list | tuple):
+            stack += part
+        elif isinstance(part, dict):
+            stack += [*part.keys(), *part.values()]
+        total += 1
+    return total
+
+
 def is_class_name(name: str) -> bool:
     """Tell whether a name is written like a class."""
     return _CAMEL.fullmatch(name) is not None
@@ -72,6 +93,8 @@ def is_class_name(name: str) -> bool:
 def attribute_of_name(base: Dotted, attribute: str) -> object:
     """Return what `base.attribute` of an imported name stands for: a dtype, an enum member's name, or a name."""
     full = f"{base.name}.{attribute}"
+    if len(full) > MAX_DOTTED:
+        return Unknown("is a name too long to follow")
     if full in _CONSTANTS:
         return _CONSTANTS[full]
     if base.name == "torch" and attribute in _DTYPES:
