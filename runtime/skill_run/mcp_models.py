@@ -241,7 +241,9 @@ class BatchReport(BaseModel):
     tokens: int | None = Field(description="Tokens of all rows, null when not known.")
     rows: int = Field(description="Rows (packs); ranks when path is ranks.")
     statistics: dict[str, Any] = Field(description="Further figures of a packed dataset by name; empty for a batch.")
-    sequences_total: int = Field(description="Sequences of the batch, empty ones too; 0 for a packed dataset.")
+    sequences_total: int = Field(
+        description="Sequences that can be listed, empty ones too; of a packed dataset those of its first rows."
+    )
     sequence_offset: int = Field(description="Number of sequences before this page.")
     next_sequence_offset: int | None = Field(description="sequence_offset of the next page, null on the last one.")
     sequences: list[BatchSequence] = Field(description="Sequences of this page, in the order of the boundaries.")

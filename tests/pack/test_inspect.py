@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from skill_run.batch.inspect import InspectionReport, Sequence, inspect_batch
 from skill_run.errors import InputError
-from skill_run.pack.inspect import SHOWN_ROWS
+from skill_run.pack.inspect import SHOWN_ROWS, SHOWN_SEQUENCES
 
 FOLDERS = sorted(path for path in DATA.glob("*/*") if path.is_dir())
 
@@ -145,6 +145,14 @@ def test_a_dataset_without_rows_is_refused(tmp_path: Path) -> None:
         inspect_batch(path)
 
 
+def test_a_row_of_very_many_sequences_lists_only_some(tmp_path: Path) -> None:
+    count = SHOWN_SEQUENCES + 5
+    row = {"input_ids": [5] * (2 * count), "loss_mask": [1] * (2 * count), "seq_start_id": list(range(0, 2 * count, 2))}
+    report = inspect_batch(write_parquet(tmp_path / "a.parquet", [row, row]))
+    assert len(report.sequences) == SHOWN_SEQUENCES
+    assert report.summary["sequences"] == 2 * count
+
+
 def test_rows_without_tokens_are_findings_and_no_error(tmp_path: Path) -> None:
     rows: Any = [
         {"input_ids": [], "loss_mask": [], "seq_start_id": []},
@@ -182,3 +190,19 @@ def test_the_first_rows_are_listed_as_they_are_at_run_time(folder: Path) -> None
     if report.rows <= SHOWN_ROWS:
         assert len(report.sequences) == report.summary["sequences"]
         assert sum(sequence.physical for sequence in report.sequences) == report.tokens
+
+
+def test_packs_made_with_other_options_than_the_config_has_are_named() -> None:
+    folder = DATA / "0.6.2" / "tiny-wordlevel_pad_seq_to_mult1_sft_65a850537fa8"
+    config = {
+        "dataset.type": "GPTSFTDatasetConfig",
+        "dataset.seq_length": 96,
+        "dataset.seed": 1234,
+        "dataset.enable_offline_packing": True,
+        "dataset.dataset_kwargs": {"chat": True},
+        "dataset.offline_packing_specs.packed_sequence_size": 128,
+        "dataset.offline_packing_specs.pad_seq_to_mult": 1,
+    }
+    report = inspect_batch(folder, bridge="0.6.2", config=config)
+    message = next(finding.message for finding in report.findings if finding.rule == "dataset-built-for-config")
+    assert "options with the fingerprint 65a850537fa8 by their folder" in message

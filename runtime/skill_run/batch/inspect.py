@@ -72,15 +72,23 @@ class InspectionReport:
     def summary(self) -> dict[str, Any]:
         """Counts of findings by severity, and the figures of the batch."""
         counts = Counter(finding.severity for finding in self.findings)
-        real = sum(sequence.logical for sequence in self.sequences)
+        sequences = [sequence for sequence in self.sequences if not self._is_filler(sequence)]
+        real = sum(sequence.logical for sequence in sequences)
         trained = [sequence.trained for sequence in self.sequences if sequence.trained is not None]
         figures: dict[str, Any] = {severity: counts[severity] for severity in SEVERITIES}
-        figures |= {"rows": self.rows, "sequences": len([s for s in self.sequences if s.physical])}
+        figures |= {"rows": self.rows, "sequences": len([s for s in sequences if s.physical])}
         if self.tokens:
             figures["fill"] = round(real / self.tokens, 4)
         if trained:
             figures["trained_tokens"] = sum(trained)
         return {**figures, **self.statistics}
+
+    def _is_filler(self, sequence: Sequence) -> bool:
+        """Tell whether a sequence only fills up the tail of an offline pack."""
+        if self.batch is None or self.batch.path != "offline_packed":
+            return False
+        count = self.batch.rows[sequence.row].token_count if sequence.row < len(self.batch.rows) else None
+        return count is not None and sequence.start >= count
 
     def at_least(self, severity: Severity) -> list[Finding]:
         """Return the findings that are as bad as `severity` or worse."""
@@ -134,7 +142,7 @@ def inspect_batch(
         return inspect_mapping(loaded, str(source), run)
     from skill_run.pack.inspect import inspect_dataset
 
-    return inspect_dataset(loaded, str(source), run)
+    return inspect_dataset(loaded, str(source), run, fingerprints=run.fingerprints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,7 @@ class Run:
     """What is known of the run a batch belongs to; None is not known.
 
     asked: the release was asked for, not implied by the config; pack_size and pad_multiple: packed_sequence_size and
-    pad_seq_to_mult of the config, in tokens; micro_batch: the batch is what one step gets; cp_rank, dp_rank, number:
+    pad_seq_to_mult of the config, in tokens; fingerprints: those its packed data may have; micro_batch: the batch is what one step gets; cp_rank, dp_rank, number:
     of the rank that held it, and how many micro-batches it read before.
     """
 
@@ -154,6 +162,7 @@ class Run:
     pack_size: int | None = None
     pad_multiple: int | None = None
     seq_length: int | None = None
+    fingerprints: tuple[str, ...] = ()
     asked: bool = True
     micro_batch: bool = False
     cp_rank: int | None = None
@@ -181,6 +190,7 @@ def _run(config: Any, bridge: str | None, cp: int | None, tp: int | None, sp: bo
     if config is None:
         return Run(bridge, sizes[0], sizes[1], sp)
     from skill_run.config.model import State
+    from skill_run.pack.folder import expected_fingerprints
     from skill_run.rules.validate import build_config, read_sources
 
     resolved = build_config(read_sources(config, bridge=bridge), bridge=bridge)
@@ -212,6 +222,7 @@ def _run(config: Any, bridge: str | None, cp: int | None, tp: int | None, sp: bo
         pack_size=known(f"{specs}.packed_sequence_size", int),
         pad_multiple=known(f"{specs}.pad_seq_to_mult", int),
         seq_length=known("dataset.seq_length", int),
+        fingerprints=expected_fingerprints(resolved),
         asked=bridge is not None,
     )
 

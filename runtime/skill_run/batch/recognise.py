@@ -87,7 +87,7 @@ def _path(raw: Mapping[str, Any], bridge: str | None) -> _Decision:
         return _legacy(raw, given, bridge)
     if "seq_offsets" in given:
         return "packed", "unknown", "boundaries are given as seq_offsets", "seq_offsets: physical", "seq_offsets", None
-    if any(raw.get(key) is not None for key in STREAM_KEYS):
+    if any(not isinstance(raw.get(key), str | int | float | Mapping | None) for key in STREAM_KEYS):
         because = "no boundary array: every row is one sequence"
         return "padded", "unknown", because, "rows are not packed", None, None
     shown = ", ".join(list(raw)[:8]) or "nothing"

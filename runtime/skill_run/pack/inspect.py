@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _FORMS: Final = {"parquet": "Parquet", "arrow": "Arrow", "npy": ".npy", "json": "JSON"}
 SHOWN_ROWS: Final = 32
+# A row may claim a sequence for each of its tokens.
+SHOWN_SEQUENCES: Final = 20_000
 _MEANING: Final = (
     "seq_start_id: first stored token of each sequence; a stored sequence has one token more than it has at run time"
 )
@@ -56,7 +59,7 @@ def inspect_dataset(dataset: Dataset, name: str, run: Run, *, fingerprints: tupl
         layout = lay_out(chunk)
         if layout is not None:
             statistics.add(layout)
-            shown += _first_sequences(layout, statistics.rows)
+            shown += islice(_first_sequences(layout, statistics.rows), SHOWN_SEQUENCES - len(shown))
         statistics.rows += chunk.rows
         checker.look_at(chunk, layout, statistics)
         mask = chunk.columns.get(LOSS_MASK)
@@ -86,7 +89,7 @@ def _first_sequences(layout: Layout, first: int) -> Iterator[Sequence]:
     from skill_run.batch.inspect import Sequence
 
     rows = max(min(layout.tokens.size, SHOWN_ROWS - first), 0)
-    for at in range(int(layout.counts[:rows].sum())):
+    for at in range(min(int(layout.counts[:rows].sum()), SHOWN_SEQUENCES)):
         row = int(layout.row[at])
         if not layout.sound[row]:
             continue
