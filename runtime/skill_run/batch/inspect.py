@@ -150,8 +150,8 @@ class Run:
     """What is known of the run a batch belongs to; None is not known.
 
     asked: the release was asked for, not implied by the config; pack_size and pad_multiple: packed_sequence_size and
-    pad_seq_to_mult of the config, in tokens; fingerprints: those its packed data may have; micro_batch: the batch is what one step gets; cp_rank, dp_rank, number:
-    of the rank that held it, and how many micro-batches it read before.
+    pad_seq_to_mult of the config, in tokens; fingerprints: those its packed data may have; micro_batch: the batch is
+    what one step gets; cp_rank, dp_rank, number: of the rank that held it, and how many micro-batches it read before.
     """
 
     bridge: str | None = None
