@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -19,23 +18,9 @@ from skill_run.bridge.release import known_releases
 from skill_run.errors import InputError
 
 PACKAGES = str(Path(skill_run.__file__).parents[1])
-INSTALLER = Path(__file__).parent / "batch" / "install_torch.py"
 
 # One child does all that needs torch and tells what it saw; the tests look at one thing each.
 SCENES = Path(__file__).with_name("capture_scenes.py")
-
-
-@pytest.fixture(scope="module")
-def torch_python() -> str:
-    spec = importlib.util.spec_from_file_location("install_torch", INSTALLER)
-    assert spec is not None
-    assert spec.loader is not None
-    installer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(installer)
-    try:
-        return str(installer.install())
-    except installer.CannotInstallError as error:
-        pytest.skip(f"no interpreter with torch: {error}")
 
 
 def _scenes(python: str, folder: Path, source: str, paths: list[str]) -> dict[str, Any]:
@@ -100,8 +85,6 @@ def test_what_is_no_data_is_told_by_its_name(told: dict[str, Any]) -> None:
 
 
 def test_numpy_arrays_of_numbers_become_tensors(told: dict[str, Any]) -> None:
-    if "numpy" not in told["keys"]:
-        pytest.skip("the interpreter with torch has no numpy")
     assert told["dtypes"]["numpy"] == "torch.int64"
     assert told["plain"]["words"] == "<numpy.ndarray>"
 

@@ -313,13 +313,11 @@ async def test_the_interpreter_of_the_server_is_the_one_that_is_started(root: Pa
         assert "no-such-python is no program that can be started" in await refusal(client, path="dump.pt")
 
 
-@pytest.mark.skipif("SKILL_RUN_TEST_TORCH_PYTHON" not in os.environ, reason="names no interpreter with torch")
-async def test_a_torch_file_is_read_by_the_interpreter_of_the_server(root: Path) -> None:
-    python = os.environ["SKILL_RUN_TEST_TORCH_PYTHON"]
+async def test_a_torch_file_is_read_by_the_interpreter_of_the_server(root: Path, torch_python: str) -> None:
     batch = "{'tokens': torch.arange(8)[None], 'cu_seqlens_q': torch.tensor([[0, 4, 8]])}"
     script = f"import torch; torch.save({batch}, 'dump.pt')"
-    subprocess.run([python, "-c", script], cwd=root, check=True)
-    async with Client(create_server([root], python)) as client:
+    subprocess.run([torch_python, "-c", script], cwd=root, check=True)
+    async with Client(create_server([root], torch_python)) as client:
         report = await answer(client, path="dump.pt")
         assert [item["physical"] for item in report["sequences"]] == [4, 4]
 

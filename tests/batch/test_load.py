@@ -460,26 +460,6 @@ def trap(tmp_path: Path) -> Trap:
     return Trap(tmp_path)
 
 
-def load_installer() -> Any:
-    path = Path(__file__).with_name("install_torch.py")
-    spec = importlib.util.spec_from_file_location("install_torch", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def torch_python() -> str:
-    installer = load_installer()
-    try:
-        found: str = installer.install()
-    except installer.CannotInstallError as error:
-        pytest.skip(f"no interpreter with torch can be had: {error}")
-    return found
-
-
 # What torch writes for the tests, by the name of the file.
 TORCH_FILES = {
     "all.pt": "{'tokens': A.reshape(2, 3), 'alias': A[1:4], 'max': torch.tensor(4, dtype=torch.int32),"

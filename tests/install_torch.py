@@ -1,6 +1,6 @@
 """Find an interpreter with torch for the tests, or make one once, in a cache folder outside the clone.
 
-`python tests/batch/install_torch.py` prints its path. $SKILL_RUN_TEST_TORCH_PYTHON names one that is there already; the
+`python tests/install_torch.py` prints its path. $SKILL_RUN_TEST_TORCH_PYTHON names one that is there already; the
 folder is $SKILL_RUN_TEST_CACHE, or the user's cache folder. torch comes from the registry that pip is set up for.
 """
 
@@ -36,14 +36,14 @@ def install() -> str:
     if given:
         _check(given)
         return given
-    folder = cache_folder() / f"torch-{TORCH_VERSION}-py{sys.version_info.major}.{sys.version_info.minor}"
+    folder = cache_folder() / f"torch-{TORCH_VERSION}-numpy-py{sys.version_info.major}.{sys.version_info.minor}"
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not (folder / "ready").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
         # A virtual environment cannot be moved, so it is made in place and marked when it is complete.
         _run([sys.executable, "-m", "venv", "--clear", str(folder)])
         pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        _run([*pip, f"torch=={TORCH_VERSION}"])
+        _run([*pip, f"torch=={TORCH_VERSION}", "numpy"])
         _check(str(python))
         (folder / "ready").touch()
     return str(python)
