@@ -206,3 +206,11 @@ def test_packs_made_with_other_options_than_the_config_has_are_named() -> None:
     report = inspect_batch(folder, bridge="0.6.2", config=config)
     message = next(finding.message for finding in report.findings if finding.rule == "dataset-built-for-config")
     assert "options with the fingerprint 65a850537fa8 by their folder" in message
+
+
+def test_rows_in_memory_are_inspected_as_those_of_a_file(tmp_path: Path) -> None:
+    held = {"rows": [{"input_ids": [5, 6, 7, 8], "loss_mask": [0, 1, 1, 1], "seq_start_id": [0, 2]}]}
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(held), "utf-8")
+    assert inspect_batch(held).summary == {**inspect_batch(path).summary, "files": 0}
+    assert inspect_batch(held).path == "packed_dataset"

@@ -124,24 +124,29 @@ def inspect_batch(
 ) -> InspectionReport:
     """Inspect a batch, a packed dataset, or the same batch as several ranks hold it.
 
-    source: a file, folder or glob of any supported form, or a mapping of torch tensors, numpy arrays or lists; a
-    mapping of mappings is the same batch on several ranks. bridge: Megatron-Bridge version, which decides between
-    releases that write the same keys; faults of other releases are left out then. cp, tp, sp: context and tensor
-    parallel size and sequence parallelism of the run. config: the run's config in any form `validate_config` reads; it
-    gives cp, tp, sp and what else the checks can use. python: an interpreter with torch, for .pt files.
+    source: a file, folder or glob of any supported form, or a mapping of torch tensors, numpy arrays or lists, or of a
+    dataset's rows or lengths; a mapping of mappings is the same batch on several ranks. bridge: Megatron-Bridge version,
+    which decides between releases that write the same keys; faults of other releases are left out then. cp, tp, sp:
+    context and tensor parallel size and sequence parallelism of the run. config: the run's config in any form
+    `validate_config` reads; it gives cp, tp, sp and what else the checks can use. python: an interpreter with torch,
+    for .pt files.
 
     Raises InputError when the input cannot be read or is no batch, MissingError when a .pt file has no interpreter.
     """
     run = _run(config, bridge, cp, tp, sp)
-    if isinstance(source, Mapping):
-        return inspect_mapping(source, "<mapping>", run)
     from skill_run.batch.load import load_source
+    from skill_run.pack.facts import facts_dataset
+    from skill_run.pack.inspect import inspect_dataset
+
+    if isinstance(source, Mapping):
+        described = facts_dataset(source, "<mapping>")
+        if described is None:
+            return inspect_mapping(source, "<mapping>", run)
+        return inspect_dataset(described, "<mapping>", run, fingerprints=run.fingerprints)
 
     loaded = load_source(source, python=python)
     if isinstance(loaded, Mapping):
         return inspect_mapping(loaded, str(source), run)
-    from skill_run.pack.inspect import inspect_dataset
-
     return inspect_dataset(loaded, str(source), run, fingerprints=run.fingerprints)
 
 
