@@ -125,8 +125,8 @@ def inspect_batch(
     """Inspect a batch, a packed dataset, or the same batch as several ranks hold it.
 
     source: a file, folder or glob of any supported form, or a mapping of torch tensors, numpy arrays or lists, or of a
-    dataset's rows or lengths; a mapping of mappings is the same batch on several ranks. bridge: Megatron-Bridge version,
-    which decides between releases that write the same keys; faults of other releases are left out then. cp, tp, sp:
+    dataset's rows or lengths; a mapping of mappings is the same batch on several ranks. bridge: the release, which
+    decides between releases that write the same keys; faults of other releases are left out then. cp, tp, sp:
     context and tensor parallel size and sequence parallelism of the run. config: the run's config in any form
     `validate_config` reads; it gives cp, tp, sp and what else the checks can use. python: an interpreter with torch,
     for .pt files.
