@@ -116,7 +116,9 @@ def test_the_model_class_tells_the_family() -> None:
 
 @pytest.mark.parametrize("target", [3, None, ["x"], ""])
 def test_a_class_that_is_no_text_is_not_taken(target: Any) -> None:
-    assert resolved({"dataset": {"_target_": target}}).dataset_type is None
+    config = resolved({"dataset": {"_target_": target}})
+    assert config.dataset_type is None
+    assert config.get("dataset.type").state is UNKNOWN
 
 
 @pytest.mark.parametrize(
