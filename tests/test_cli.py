@@ -854,3 +854,17 @@ def test_a_pipe_in_place_of_the_cached_rules_is_not_waited_for(run: Run, write: 
     second = run("validate", "conf.yaml", env=env)
     assert (second.returncode, second.stdout, second.stderr) == (1, first.stdout, "")
     assert kept.is_file()
+
+
+@pytest.mark.parametrize("start", [(), ("bash",), ("NCCL_DEBUG=INFO",)])
+@pytest.mark.parametrize("in_checkout", [False, True])
+def test_a_line_through_train_sh_is_taken_word_by_word(
+    run: Run, tmp_path: Path, start: tuple[str, ...], in_checkout: bool
+) -> None:
+    if in_checkout:
+        (tmp_path / "train.sh").touch()
+    line = ("./train.sh", "--nodes", "2", "--gpus-per-node", "8", "--recipe", RECIPE, "train.micro_batch_size=2")
+    done = run("validate", "--bridge", "0.6.2", "--format", "json", "--", *start, *line)
+    report = json.loads(done.stdout)
+    assert report["world_size"] == 16
+    assert "offline-packing-needs-micro-batch-1" in {finding["rule"] for finding in report["findings"]}

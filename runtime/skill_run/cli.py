@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _LEVELS = ("error", "corruption", "warning", "info")
 _FORMATS = ("text", "json", "sarif", "github", "junit")
 _FORMS = ("yaml", "json", "python", "command", "sbatch")
-_LAUNCH_WORDS = {"torchrun", "srun", "uv", "python", "accelerate"}
 _STDIN = "-"
 
 
@@ -124,12 +123,15 @@ def _split_inputs(inputs: tuple[str, ...]) -> tuple[str | None, list[str]]:
     first = inputs[0]
     if not first:
         raise InputError("the first argument is empty; name a config file")
-    word = first.split(" ", 1)[0].rpartition("/")[2].rstrip("0123456789.")
-    script = word.endswith("run_recipe.py") and not _is_there(first)
-    if len(inputs) > 1 and (word in _LAUNCH_WORDS or script):
+    only_overrides = all("=" in word and not word.startswith("-") for word in inputs[1:])
+    if len(inputs) > 1 and not (only_overrides and _is_there(first)):
         import shlex
 
-        return shlex.join(inputs), []
+        from skill_run.config.read import is_launch
+
+        line = shlex.join(inputs)
+        if is_launch(line):
+            return line, []
     if first == _STDIN or _is_there(first):
         return first, list(inputs[1:])
     if "=" in first and " " not in first.partition("=")[0]:

@@ -55,7 +55,7 @@ def read_source(
     if there:
         text = read_text(path, MAX_BYTES)
         return read_config_text(text, name=str(source), form=form_of_file(path, text), bridge=bridge)
-    if isinstance(source, str) and _is_launch(source):
+    if isinstance(source, str) and is_launch(source):
         return read_config_text(source, name="<command>", form="command", bridge=bridge)
     if isinstance(source, str) and source.lstrip().startswith("{"):
         return read_config_text(source, name="<text>", form="json", bridge=bridge)
@@ -71,14 +71,14 @@ def form_of_file(path: Path, text: str) -> Form:
     return form_of_text(text)
 
 
-def _is_launch(text: str) -> bool:
+def is_launch(text: str) -> bool:
     """Tell whether a text begins with a program that starts training, after variables set for it."""
     words = text[:_HEAD].split()
     first = next((index for index, word in enumerate(words) if not _VARIABLE.match(word)), len(words))
-    if words[first : first + 1] and words[first] in ("bash", "sh"):
-        return words[first + 1 : first + 2] != [] and words[first + 1].endswith(_TRAINERS)
-    base = words[first].rpartition("/")[2] if first < len(words) else ""
-    return _STARTERS.fullmatch(base) is not None or base.endswith(_TRAINERS)
+    program, argument = (*words[first : first + 2], "", "")[:2]
+    if program in ("bash", "sh"):
+        return argument.endswith(_TRAINERS)
+    return _STARTERS.fullmatch(program.rpartition("/")[2]) is not None or program.endswith(_TRAINERS)
 
 
 def form_of_text(text: str) -> Form:
@@ -88,7 +88,7 @@ def form_of_text(text: str) -> Form:
         return "python" if "python" in head.split("\n", 1)[0] else "sbatch"
     if head.startswith("{"):
         return "json"
-    if _is_launch(head):
+    if is_launch(head):
         return "command"
     if _PYTHON_LINE.search(text):
         return "python"
