@@ -1,0 +1,196 @@
+"""Run one task in a worker's interpreter: a JSON request in, JSON events out, and no process left behind.
+
+The child is `inside/boot.py` in a session of its own. It reads the request from standard input and ends itself when
+that is closed, so it cannot outlive this process, however this process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+from skill_run.errors import EXIT_FINDINGS, InputError, MissingError, SkillRunError
+from skill_run.report.safe import clip, flow
+from skill_run.worker.environments import Worker
+
+BOOT: Final = Path(__file__).parent / "inside" / "boot.py"
+# Longest time without any event, in seconds: importing Megatron on a busy machine takes up to 85.
+SILENCE_SECONDS: Final = 240.0
+_LONGEST_LINE: Final = 2**26
+_LOG_TAIL: Final = 4000
+
+Event = Mapping[str, Any]
+
+
+class WorkerFailure(SkillRunError):
+    """The worker did not finish: what was to be proved is not proved. `log` ends what its processes printed."""
+
+    exit_code = EXIT_FINDINGS
+
+    def __init__(self, sentence: str, log: str = "") -> None:
+        super().__init__(sentence)
+        self.log = log
+
+
+def run_task(
+    worker: Worker,
+    task: str,
+    request: Mapping[str, Any],
+    *,
+    on_event: Callable[[Event], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+    silence: float = SILENCE_SECONDS,
+) -> dict[str, Any]:
+    """Run `task` (a key of inside/tasks.py) in the worker and return its result.
+
+    on_event: called with each event that is no result, such as {"event": "progress", "done": 2, "total": 9, "text": ..}.
+    environment: variables set for the worker beside this process's own; silence: seconds without an event after which
+    the worker counts as hung and is ended.
+    Raises InputError for a request that the worker refuses, MissingError when the worker cannot be started or lacks
+    something, WorkerFailure when it dies, hangs or fails. In every case all its processes are ended first.
+    """
+    with tempfile.TemporaryDirectory(prefix="skill-run-", ignore_cleanup_errors=True) as scratch:
+        log_path = Path(scratch) / "worker.log"
+        with open(log_path, "wb") as log:
+            child = _start(worker, task, scratch, log, environment)
+        try:
+            told = _converse(child, worker, request, on_event, silence)
+        finally:
+            _end(child)
+        return _outcome(told, child, worker, _tail(log_path))
+
+
+def _start(
+    worker: Worker, task: str, scratch: str, log: IO[bytes], environment: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TORCH_"))}
+    variables = {**kept, **_ALWAYS, **(environment or {}), "SKILL_RUN_SCRATCH": scratch}
+    try:
+        return subprocess.Popen(
+            [*worker.command, "-s", "-P", str(BOOT), task],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=variables,
+            cwd=scratch,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MissingError(
+            f"worker {worker.name} cannot be started: {clip(flow(worker.command[0]), 200)}: {error.strerror}"
+        ) from error
+
+
+# Ranks are processes, so each uses one thread; compiling tiny models costs more than running them.
+_ALWAYS: Final = {
+    "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+def _converse(
+    child: subprocess.Popen[bytes],
+    worker: Worker,
+    request: Mapping[str, Any],
+    on_event: Callable[[Event], None] | None,
+    silence: float,
+) -> dict[str, Any] | None:
+    """Send the request and read events until the last one; None when the child ends without one."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(json.dumps(request).encode("ascii") + b"\n")
+        child.stdin.flush()
+    pending = b""
+    heard = time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, heard + silence - time.monotonic())):
+                raise WorkerFailure(f"worker {worker.name} was silent for {silence:.0f} seconds and was ended")
+            data = os.read(child.stdout.fileno(), 2**16)
+            if not data:
+                return None
+            heard = time.monotonic()
+            pending += data
+            if len(pending) > _LONGEST_LINE:
+                raise WorkerFailure(f"worker {worker.name} sent an answer that is too long to be one")
+            *lines, pending = pending.split(b"\n")
+            for line in lines:
+                event = _parsed(line)
+                if event.get("event") in ("result", "error"):
+                    return event
+                if on_event is not None and event:
+                    on_event(event)
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _outcome(told: dict[str, Any] | None, child: subprocess.Popen[bytes], worker: Worker, log: str) -> dict[str, Any]:
+    if told is None:
+        last = [line.strip() for line in log.splitlines() if line.strip()][-1:]
+        said = f"; it said: {clip(flow(last[0]), 300)}" if last else ""
+        raise WorkerFailure(f"worker {worker.name} ended without an answer ({_ending(child.returncode)}){said}", log)
+    if told["event"] == "result" and isinstance(told.get("result"), dict):
+        result: dict[str, Any] = told["result"]
+        return result
+    sentence = str(told.get("message") or "the worker gave no reason")
+    if told.get("kind") == "input":
+        raise InputError(sentence)
+    if told.get("kind") == "missing":
+        raise MissingError(sentence)
+    raise WorkerFailure(sentence, str(told.get("detail") or log))
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "it did not end"
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"ended by {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End every process of the child's session, and the child's pipes."""
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        # Closing standard input asks it to end; it ends its ranks first.
+        child.wait(timeout=2.0)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _tail(path: Path) -> str:
+    with contextlib.suppress(OSError), open(path, "rb") as stream:
+        stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, stream.tell() - _LOG_TAIL))
+        return stream.read().decode("utf-8", "replace")
+    return ""
