@@ -1,4 +1,4 @@
-"""What tests of several folders share: the interpreter with torch, which the package itself never imports."""
+"""What tests of several folders share: interpreters with torch and Megatron, which the tool itself never imports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from skill_run.worker.environments import Worker, read_worker, workers_folder
 
 
 def load_installer() -> Any:
@@ -26,4 +28,25 @@ def torch_python() -> str:
         found: str = installer.install()
     except installer.CannotInstallError as error:
         pytest.skip(f"no interpreter with torch can be had: {error}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def core_worker() -> Worker:
+    """Worker with Megatron-Core 0.16.1 on CPU-only torch; the test is skipped where it can neither be found nor built."""
+    return ready_worker("core-0.16.1")
+
+
+@pytest.fixture(scope="session")
+def bridge_worker() -> Worker:
+    """Worker with Megatron-Bridge 0.6.2; the test is skipped where it can neither be found nor built."""
+    return ready_worker("cpu-0.6.2")
+
+
+def ready_worker(name: str) -> Worker:
+    """Return a worker of the user's, else the one in the cache folder of the tests, which is built when it is not there."""
+    cached = load_installer().cache_folder() / "workers"
+    found = read_worker(workers_folder() / name) or read_worker(cached / name)
+    if found is None:
+        pytest.skip(f"worker {name} is not set up; skill-run worker setup {name} makes it")
     return found
