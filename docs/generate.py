@@ -164,8 +164,10 @@ def _helps(command: click.Command, parent: click.Context | None, name: str) -> I
     context = click.Context(command, info_name=name, parent=parent, **settings)
     yield context.command_path, command.get_help(context)
     if isinstance(command, click.Group):
-        for child in sorted(command.commands):
-            yield from _helps(command.commands[child], context, child)
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            assert found is not None
+            yield from _helps(found, context, child)
 
 
 # MCP

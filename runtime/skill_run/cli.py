@@ -7,7 +7,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -24,7 +24,27 @@ _FORMS = ("yaml", "json", "python", "command", "sbatch")
 _STDIN = "-"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Commands(click.Group):
+    """Commands, of which those in COMMAND_MODULES are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *COMMAND_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMAND_MODULES.get(cmd_name)
+        if module is None:
+            return super().get_command(ctx, cmd_name)
+        import importlib
+
+        found: click.Command = getattr(importlib.import_module(module), cmd_name)
+        return found
+
+
+# Command name -> module that has a click command of that name.
+COMMAND_MODULES: Final = {"verify": "skill_run.commands.verify"}
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="skill-run")
 def cli() -> None:
     """Validate sequence packing and long-context configs for NVIDIA Megatron-Bridge before they cost GPU hours.
@@ -200,7 +220,7 @@ def _emit(text: str, output: str | None) -> None:
     if output is None:
         click.echo(text)
         return
-    _write_file(Path(output), text + "\n")
+    write_file(Path(output), text + "\n")
 
 
 def _check_output(option: str, output: str | None, inputs: dict[str, str | None]) -> None:
@@ -223,7 +243,7 @@ def _check_output(option: str, output: str | None, inputs: dict[str, str | None]
                 raise InputError(f"{option} is the {kind} itself ({path}); name another file")
 
 
-def _write_file(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Replace a file in one step, so that a failure leaves the old one whole; a device or a pipe is written to."""
     import tempfile
 
@@ -281,7 +301,7 @@ def _finish_fix(fixed: FixResult, source: str | None, options: dict[str, Any]) -
     elif fixed.note:
         raise InputError(f"--write cannot place the fixes in {source}: {fixed.note}")
     elif source is not None and (fixed.changes or fixed.removed):
-        _write_file(Path(source), fixed.text)
+        write_file(Path(source), fixed.text)
     if options["output"] is not None:
         _emit(report, options["output"])
     else:
@@ -355,7 +375,7 @@ def inspect(source: str | None, **options: Any) -> int:
     if options["html_file"] is not None:
         from skill_run.report.html import render_html
 
-        _write_file(Path(options["html_file"]), render_html(report, tokenizer=options["tokenizer"]))
+        write_file(Path(options["html_file"]), render_html(report, tokenizer=options["tokenizer"]))
     if options["plot_file"] is not None:
         from skill_run.report.plot import save_plot
 
@@ -426,27 +446,6 @@ def skills_show(name: str, form_out: str) -> int:
     else:
         click.echo(found.render_text())
     return EXIT_CLEAN
-
-
-@cli.command()
-@click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)
-def verify(form_out: str) -> int:
-    """Prove that this installation works: cards, rules and their examples, recorded outcomes, one real config."""
-    import json
-
-    from skill_run.verify.run import run_checks
-
-    results = []
-    for result in run_checks():
-        results.append(result)
-        if form_out == "text":
-            click.echo(f"{'ok  ' if result.passed else 'FAIL'} {result.name}: {result.detail} ({result.seconds:.1f} s)")
-    passed = all(result.passed for result in results)
-    if form_out == "json":
-        click.echo(json.dumps({"passed": passed, "checks": [result.to_dict() for result in results]}, indent=2))
-    else:
-        click.echo("verified" if passed else "not verified")
-    return EXIT_CLEAN if passed else EXIT_FINDINGS
 
 
 @cli.command()

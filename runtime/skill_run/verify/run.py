@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from skill_run.bundle.locate import bundle_root
-from skill_run.errors import SkillRunError
+from skill_run.errors import MissingError, SkillRunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,22 @@ class CheckResult:
     passed: bool
     detail: str
     seconds: float
+    skipped: bool = False
+
+    @property
+    def mark(self) -> str:
+        """The word that a line of text starts with."""
+        return "skip" if self.skipped else "ok  " if self.passed else "FAIL"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
-        return {"name": self.name, "passed": self.passed, "detail": self.detail, "seconds": round(self.seconds, 3)}
+        return {
+            "name": self.name,
+            "passed": self.passed,
+            "skipped": self.skipped,
+            "detail": self.detail,
+            "seconds": round(self.seconds, 3),
+        }
 
 
 Check = Callable[[], tuple[bool, str]]
@@ -127,12 +139,48 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def run_checks() -> Iterator[CheckResult]:
-    """Run every check and yield its result as it is known; a fault of the bundle is a failed check, not an error."""
+def check_parity(worker: str | None, on_event: Callable[[Mapping[str, Any]], None] | None) -> tuple[bool, str]:
+    """Packed training with CP 2 computes what unpacked training computes, and faults put in on purpose are caught."""
+    from skill_run.verify.parity import ParityOptions, prove_parity
+
+    report = prove_parity(ParityOptions(worker=worker), on_event=on_event)
+    worst = max((layout.get("gradient_error") or 0.0 for layout in report.layouts), default=0.0)
+    caught = sum(1 for control in report.controls if control["caught"] and control["right_diagnosis"])
+    core = report.result.get("environment", {}).get("versions", {}).get("megatron-core", "?")
+    detail = (
+        f"on Megatron-Core {core}, packed CP 2 equals unpacked CP 1 in {len(report.layouts)} layouts (gradient error "
+        f"at most {worst:.0e}); {caught} of {len(report.controls)} faults put in on purpose are caught"
+    )
+    return report.passed, detail if report.passed else f"{detail}; skill-run verify --parity shows every figure"
+
+
+def run_checks(
+    *,
+    parity: bool = True,
+    worker: str | None = None,
+    on_event: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Iterator[CheckResult]:
+    """Run every check and yield its result as it is known; a fault of the bundle is a failed check, not an error.
+
+    parity: also compare packed with unpacked training in a worker, called `worker` or the best one; the check is
+    skipped where no worker is set up and none is named. on_event: called with the worker's progress events.
+    """
     for name, check in CHECKS.items():
-        start = time.perf_counter()
-        try:
-            passed, detail = check()
-        except SkillRunError as error:
-            passed, detail = False, str(error)
-        yield CheckResult(name, passed, detail, time.perf_counter() - start)
+        yield _result(name, check)
+    if not parity:
+        return
+    yield _result("parity", lambda: check_parity(worker, on_event), skippable=worker is None)
+
+
+def _result(name: str, check: Check, *, skippable: bool = False) -> CheckResult:
+    start = time.perf_counter()
+    skipped = False
+    try:
+        passed, detail = check()
+    except MissingError as error:
+        if not skippable:
+            raise
+        passed, detail, skipped = True, str(error), True
+    except SkillRunError as error:
+        passed, detail = False, str(error)
+    return CheckResult(name, passed, detail, time.perf_counter() - start, skipped)

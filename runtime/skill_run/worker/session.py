@@ -52,7 +52,7 @@ def run_task(
 ) -> dict[str, Any]:
     """Run `task` (a key of inside/tasks.py) in the worker and return its result.
 
-    on_event: called with each event that is no result, such as {"event": "progress", "done": 2, "total": 9, "text": ""}.
+    on_event: called with each event that is no result, such as {"event": "progress", "done": 2, "total": 9}.
     environment: variables set for the worker beside this process's own; silence: seconds without an event after which
     the worker counts as hung and is ended.
     Raises InputError for a request that the worker refuses, MissingError when the worker cannot be started or lacks

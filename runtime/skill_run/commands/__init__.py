@@ -1,0 +1,1 @@
+"""Commands of `skill-run` that start workers: one module each, imported when the command is asked for."""

@@ -1,0 +1,210 @@
+"""`prove_parity`: packed training with context parallelism against unpacked training, on the real Megatron-Core.
+
+Both compute loss, gradients and a few optimizer steps from the same weights and samples. Each fault that the comparison
+is there to find is put in on purpose as well, so that a clean result means something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from skill_run.errors import InputError
+from skill_run.verify.layouts import DEFAULT_COMM_TYPES, Layout, check, fitted
+from skill_run.verify.lengths import Packs, default_packs, packs_of
+from skill_run.verify.shape import Shape, scaled_shape, smallest_shape
+from skill_run.worker.environments import find_worker
+from skill_run.worker.session import Event, run_task
+
+CONTROLS: Final = (
+    "contiguous-split",
+    "ignored-boundaries",
+    "loss-scaling",
+    "pad-multiple-1",
+    "logical-boundaries",
+)
+DTYPES: Final = ("float64", "float32", "bfloat16")
+STEPS: Final = 2
+LARGEST_STEPS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ParityReport:
+    """What one comparison found. `result` is the worker's answer; docs/reference/parity.schema.json gives its form."""
+
+    worker: str
+    result: Mapping[str, Any]
+    shape: Shape
+    packs: Packs
+    changes: tuple[str, ...] = ()
+
+    @property
+    def layouts(self) -> list[Mapping[str, Any]]:
+        """Every layout with its errors and its verdict."""
+        return list(self.result.get("layouts", ()))
+
+    @property
+    def controls(self) -> list[Mapping[str, Any]]:
+        """Every fault that was put in, with what the comparison said of it."""
+        return list(self.result.get("controls", ()))
+
+    @property
+    def passed(self) -> bool:
+        """Every layout agrees with the reference, and every control was caught with the right diagnosis."""
+        agreed = bool(self.layouts) and all(layout["passed"] for layout in self.layouts)
+        caught = all(control["caught"] and control["right_diagnosis"] for control in self.controls)
+        return agreed and caught and self.result.get("all_masked", {}).get("finite", True) is True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready data."""
+        return {
+            "passed": self.passed,
+            "worker": self.worker,
+            "model": self.shape.model,
+            "changes": [*self.changes, *self.shape.changes],
+            "assumed": self.shape.assumed,
+            "packs": {
+                "sequences": [[sequence["length"] for sequence in pack] for pack in self.packs.packs],
+                "pack_size": self.packs.pack_size,
+                "pad_seq_to_mult": self.packs.pad_seq_to_mult,
+                "notes": list(self.packs.notes),
+            },
+            **self.result,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ParityOptions:
+    """What to compare. Sizes that are None come from the config, else they are 1 (CP: 2).
+
+    comm_types: cp_comm_type values to try; dtype: one of DTYPES; steps: optimizer steps; worker: name of a worker.
+    """
+
+    config: str | Path | None = None
+    recipe: str | None = None
+    overrides: Sequence[str] = ()
+    data: str | Path | None = None
+    cp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    dp: int | None = None
+    sp: bool | None = None
+    comm_types: Sequence[str] = ()
+    dtype: str = "float64"
+    steps: int = STEPS
+    seed: int = 0
+    controls: Sequence[str] = CONTROLS
+    model: str | None = None
+    worker: str | None = None
+    device: str | None = None
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What the worker is asked."""
+
+    layouts: list[Layout]
+    shape: Shape
+    packs: Packs
+    changes: list[str] = field(default_factory=list)
+
+
+def prove_parity(
+    options: ParityOptions | None = None, *, on_event: Callable[[Event], None] | None = None
+) -> ParityReport:
+    """Compare packed with unpacked training in a worker and return the report.
+
+    on_event: called with the worker's progress events. Raises InputError for sizes, data or a config that cannot be
+    compared, MissingError without a worker, WorkerFailure when the worker dies or hangs.
+    """
+    options = options or ParityOptions()
+    plan = _plan(options)
+    worker = find_worker(options.worker)
+    result = run_task(worker, "parity", _request(plan, options), on_event=on_event)
+    return ParityReport(worker.name, result, plan.shape, plan.packs, tuple(plan.changes))
+
+
+def _plan(options: ParityOptions) -> _Plan:
+    if options.dtype not in DTYPES:
+        raise InputError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
+    if not 0 <= options.steps <= LARGEST_STEPS:
+        raise InputError(f"--steps must be from 0 to {LARGEST_STEPS}, not {options.steps}")
+    config = None
+    layout = Layout(cp=2)
+    changes: list[str] = []
+    if options.config is not None or options.recipe is not None:
+        config = _config(options)
+        layout, changes = fitted(_configured(config))
+    layout = _asked(layout, options)
+    check(layout)
+    comm_types = options.comm_types or _comm_types(layout, config is not None)
+    layouts = [replace(layout, cp_comm_type=comm) for comm in comm_types] if layout.cp > 1 else [layout]
+    for each in layouts:
+        check(each)
+    # Heads must be divisible for every way of travelling that is tried.
+    hardest = max(layouts, key=lambda each: "a2a" in each.cp_comm_type)
+    shape = smallest_shape(hardest) if config is None else scaled_shape(config, hardest)
+    multiple = layout.pad_multiple
+    packs = default_packs(multiple) if options.data is None else packs_of(options.data, multiple)
+    return _Plan(layouts, shape, packs, changes)
+
+
+def _config(options: ParityOptions) -> Any:
+    from skill_run.rules.validate import build_config, read_sources
+
+    source = Path(options.config) if options.config is not None else None
+    if source is not None and not source.is_file():
+        raise InputError(f"there is no config file {source}")
+    sources = read_sources(source, recipe=options.recipe, overrides=options.overrides)
+    return build_config(sources, recipe=options.recipe, model=options.model)
+
+
+def _configured(config: Any) -> Layout:
+    """Return the config's own layout; what it leaves open has the size 1."""
+
+    def size(name: str) -> int:
+        value = config.get(f"model.{name}").value
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+
+    comm = config.get("model.cp_comm_type").value
+    comm = comm[0] if isinstance(comm, (list, tuple)) and comm else comm
+    return Layout(
+        cp=size("context_parallel_size"),
+        tp=size("tensor_model_parallel_size"),
+        pp=size("pipeline_model_parallel_size"),
+        ep=size("expert_model_parallel_size"),
+        sp=config.get("model.sequence_parallel").value is True,
+        cp_comm_type=comm if comm in ("all_gather", "p2p", "a2a", "a2a+p2p") else "p2p",
+    )
+
+
+def _asked(layout: Layout, options: ParityOptions) -> Layout:
+    """Return the layout with what the options say instead."""
+    asked = {name: getattr(options, name) for name in ("cp", "tp", "pp", "vpp", "ep", "dp", "sp")}
+    return replace(layout, **{name: value for name, value in asked.items() if value is not None})
+
+
+def _comm_types(layout: Layout, configured: bool) -> tuple[str, ...]:
+    """Return the ways of travelling to try: gathering and the ring, and the config's own."""
+    own = (layout.cp_comm_type,) if configured else ()
+    return tuple(dict.fromkeys((*own, *DEFAULT_COMM_TYPES)))
+
+
+def _request(plan: _Plan, options: ParityOptions) -> dict[str, Any]:
+    return {
+        "model": plan.shape.model,
+        "packs": plan.packs.packs,
+        "pack_size": plan.packs.pack_size,
+        "pad_seq_to_mult": plan.packs.pad_seq_to_mult,
+        "seed": options.seed,
+        "dtype": options.dtype,
+        "steps": options.steps,
+        "layouts": [layout.to_dict() for layout in plan.layouts],
+        "controls": list(options.controls),
+        "leak": True,
+        "device": options.device or "cpu",
+    }
