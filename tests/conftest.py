@@ -33,7 +33,7 @@ def torch_python() -> str:
 
 @pytest.fixture(scope="session")
 def core_worker() -> Worker:
-    """Worker with Megatron-Core 0.16.1 on CPU-only torch; the test is skipped where it can neither be found nor built."""
+    """Worker with Megatron-Core 0.16.1; the test is skipped where it can neither be found nor built."""
     return ready_worker("core-0.16.1")
 
 
@@ -44,7 +44,7 @@ def bridge_worker() -> Worker:
 
 
 def ready_worker(name: str) -> Worker:
-    """Return a worker of the user's, else the one in the cache folder of the tests, which is built when it is not there."""
+    """Return a worker of the user, else the one in the cache folder of the tests."""
     cached = load_installer().cache_folder() / "workers"
     found = read_worker(workers_folder() / name) or read_worker(cached / name)
     if found is None:
