@@ -76,7 +76,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the environment of the child processes, with a cache folder of their own."""
     dropped = ("NO_COLOR", "SKILL_RUN_DEBUG", "COLUMNS")
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
-    return {**kept, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "PYTHONWARNINGS": "error"}
+    own = {"XDG_CACHE_HOME": tmp_path_factory.mktemp("cache"), "SKILL_RUN_WORKERS": tmp_path_factory.mktemp("workers")}
+    return {**kept, **{name: str(folder) for name, folder in own.items()}, "PYTHONWARNINGS": "error"}
 
 
 @pytest.fixture
@@ -822,10 +823,17 @@ def test_rules_and_fields_are_explained(run: Run) -> None:
 def test_verify_tells_each_check_with_its_figures_and_exits_0(run: Run) -> None:
     done = run("verify")
     assert (done.returncode, done.stderr) == (0, "")
-    *checks, verdict = done.stdout.splitlines()
+    *checks, parity, verdict = done.stdout.splitlines()
     assert [line.partition(":")[0] for line in checks] == [f"ok   {name}" for name in CHECKS]
     assert all(any(char.isdigit() for char in line.partition(":")[2].rpartition("(")[0]) for line in checks)
-    assert verdict == "verified"
+    assert parity.startswith("skip parity: no worker is set up; skill-run worker setup makes one")
+    assert verdict == "verified, except what was skipped"
+
+
+def test_verify_without_parity_skips_nothing(run: Run) -> None:
+    done = run("verify", "--no-parity")
+    assert done.stdout.splitlines()[-1] == "verified"
+    assert "parity" not in done.stdout
 
 
 def test_the_second_call_answers_from_the_cache_as_the_first_did(run: Run, write: Write, tmp_path: Path) -> None:

@@ -114,7 +114,13 @@ def properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 async def test_tools_are_listed_as_read_only_with_described_schemas(client: Client) -> None:
     tools = (await client.list_tools()).tools
-    assert [tool.name for tool in tools] == ["validate_config", "inspect_batch", "explain_rule", "list_skills"]
+    assert [tool.name for tool in tools] == [
+        "validate_config",
+        "inspect_batch",
+        "explain_rule",
+        "list_skills",
+        "verify_skill",
+    ]
     for tool in tools:
         marks = tool.annotations
         assert marks is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -25,23 +25,24 @@ _STDIN = "-"
 
 
 class _Commands(click.Group):
-    """Commands, of which those in COMMAND_MODULES are imported when they are asked for."""
+    """Commands, of which those in LATER are imported when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *COMMAND_MODULES})
+        return sorted({*super().list_commands(ctx), *LATER})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMAND_MODULES.get(cmd_name)
-        if module is None:
-            return super().get_command(ctx, cmd_name)
-        import importlib
-
-        found: click.Command = getattr(importlib.import_module(module), cmd_name)
-        return found
+        load = LATER.get(cmd_name)
+        return super().get_command(ctx, cmd_name) if load is None else load()
 
 
-# Command name -> module that has a click command of that name.
-COMMAND_MODULES: Final = {"verify": "skill_run.commands.verify"}
+def _verify() -> click.Command:
+    from skill_run.commands.verify import verify
+
+    return verify
+
+
+# Command name -> function that imports it.
+LATER: Final[dict[str, Callable[[], click.Command]]] = {"verify": _verify}
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

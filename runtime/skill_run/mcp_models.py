@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 Severity = Literal["error", "corruption", "warning", "info"]
+JobState = Literal["running", "passed", "failed"]
 Phase = Literal["construct", "validate", "setup", "data", "forward", "never"]
 
 
@@ -270,3 +271,60 @@ class SkillList(BaseModel):
     """The skills of the bundle."""
 
     skills: list[Skill] = Field(description="Every skill, by name.")
+
+
+class Check(BaseModel):
+    """One check of the installation."""
+
+    name: str = Field(description="What was checked.")
+    passed: bool = Field(description="It came out right, or was skipped.")
+    skipped: bool = Field(description="It could not run here; `detail` says what is missing.")
+    detail: str = Field(description="A sentence with its figures.")
+    seconds: float = Field(description="How long it took.")
+
+
+class ParityLayout(BaseModel):
+    """Packed training in one parallel layout against the unpacked reference."""
+
+    layout: dict[str, Any] = Field(description="Parallel sizes and cp_comm_type.")
+    passed: bool = Field(description="Errors are within the tolerance and nothing leaks.")
+    loss_error: float | None = Field(description="Relative error of the loss.")
+    gradient_error: float | None = Field(description="Relative error over all gradients.")
+    worst_tensor: str = Field(description="Parameter whose gradient is furthest off.")
+    tolerance: float | None = Field(description="Largest error that counts as equal, for this precision.")
+    leaks: bool | None = Field(description="A sequence reads another one, or loses tokens; null when not tried.")
+    diagnosis: str = Field(description="What is wrong, when it did not pass.")
+
+
+class ParityControl(BaseModel):
+    """A fault that was put in on purpose, to show that the comparison can fail."""
+
+    name: str = Field(description="The fault.")
+    caught: bool = Field(description="The comparison found it and named it rightly.")
+    gradient_error: float | None = Field(description="Relative error over all gradients with the fault.")
+    diagnosis: str = Field(description="What the comparison said.")
+
+
+class Parity(BaseModel):
+    """Packed against unpacked training on the real Megatron-Core."""
+
+    passed: bool = Field(description="Every layout agrees and every control was caught.")
+    worker: str = Field(description="Worker environment that ran it.")
+    changes: list[str] = Field(description="What was made small, and how.")
+    assumed: list[str] = Field(description="Model fields that the config does not tell.")
+    layouts: list[ParityLayout] = Field(description="Every layout that was compared.")
+    controls: list[ParityControl] = Field(description="Every fault that was put in.")
+    notes: list[str] = Field(description="What the comparison could not take over.")
+
+
+class Verification(BaseModel):
+    """A verification job: its state, and what is known so far."""
+
+    job: str = Field(description="Id to ask for it again.")
+    state: JobState = Field(description="running, passed or failed.")
+    doing: str = Field(description="Current step, while it runs.")
+    done: int = Field(description="Finished steps of the comparison.")
+    total: int = Field(description="All steps of the comparison, 0 when not known.")
+    checks: list[Check] = Field(description="Checks of the installation that are finished.")
+    parity: Parity | None = Field(description="The comparison, when it was asked for alone.")
+    message: str = Field(description="Why the job could not be carried out; empty otherwise.")

@@ -29,6 +29,7 @@ from skill_run import __version__
 from skill_run.errors import EXIT_CLEAN, InputError, SkillRunError
 from skill_run.mcp_inspection import Inspection
 from skill_run.mcp_tools import Tools
+from skill_run.mcp_verification import Verification
 from skill_run.report.safe import clip, printable
 from skill_run.roots import Roots
 
@@ -39,8 +40,9 @@ INSTRUCTIONS: Final = (
     "error findings first, ask the user before a fix whose fix_is_semantic is true, then validate again. Call "
     "inspect_batch on a dumped batch or a packed dataset when a loss looks wrong, or for proof before the first "
     "step. Call explain_rule for the reason behind a finding, or for the name, type and default of a config field in "
-    "each release. Call list_skills to find the guide for a task, and read it as the resource it names. Do not judge a "
-    "config by eye."
+    "each release. Call verify_skill before GPU hours are spent, to prove packed training with context parallelism on "
+    "the real Megatron-Core. Call list_skills to find the guide for a task, and read it as the resource it names. Do "
+    "not judge a config by eye."
 )
 
 _ERROR_LIMIT: Final = 1000
@@ -70,6 +72,7 @@ class SkillRunServer(MCPServer[Any]):
                 _tool(inspection.inspect_batch, "Inspect a batch or a packed dataset"),
                 _tool(tools.explain_rule, "Explain a rule or a config field"),
                 _tool(tools.list_skills, "List the skills"),
+                _tool(Verification(roots).verify_skill, "Verify the installation and packed training"),
             ],
         )
         self.serves_stdio = False

@@ -15,6 +15,7 @@ import pytest
 import skill_run
 from skill_run.bundle.locate import bundle_root
 from skill_run.verify.run import CHECKS, CheckResult, run_checks
+from skill_run.worker.environments import RECORD, Worker
 
 PACKAGE = Path(skill_run.__file__).parent
 SKILLS = "skill_run/_bundle/skills"
@@ -30,6 +31,7 @@ def test_a_result_is_json_ready() -> None:
     assert CheckResult("cards", True, "1 card", 0.12345).to_dict() == {
         "name": "cards",
         "passed": True,
+        "skipped": False,
         "detail": "1 card",
         "seconds": 0.123,
     }
@@ -49,7 +51,12 @@ def site(tmp_path: Path) -> Path:
 def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(site), "XDG_CACHE_HOME": str(site.parent / "cache")},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(site),
+            "XDG_CACHE_HOME": str(site.parent / "cache"),
+            "SKILL_RUN_WORKERS": str(site.parent / "workers"),
+        },
         cwd=site.parent,
         capture_output=True,
         text=True,
@@ -132,3 +139,33 @@ def test_a_fix_that_does_not_repair_fails_the_check_from_end_to_end(site: Path) 
     passed, detail = check(site, "end to end")
     assert not passed
     assert not detail.endswith(" 0 faults left")
+
+
+def test_parity_is_skipped_where_no_worker_is_set_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SKILL_RUN_WORKERS", str(tmp_path))
+    *_, parity = run_checks()
+    assert (parity.name, parity.passed, parity.skipped, parity.mark) == ("parity", True, True, "skip")
+    assert "skill-run worker setup" in parity.detail
+
+
+def test_a_worker_that_is_named_and_not_there_is_no_reason_to_skip(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SKILL_RUN_WORKERS", str(tmp_path))
+    *_, parity = run_checks(worker="mine")
+    assert (parity.passed, parity.skipped) == (False, False)
+    assert "'mine'" in parity.detail
+
+
+def test_parity_is_proved_where_a_worker_is_set_up(
+    core_worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / core_worker.name).mkdir()
+    (tmp_path / core_worker.name / RECORD).write_text(json.dumps(core_worker.to_dict()), "utf-8")
+    monkeypatch.setenv("SKILL_RUN_WORKERS", str(tmp_path))
+    told: list[str] = []
+    *_, parity = run_checks(worker=core_worker.name, on_event=lambda event: told.append(event["event"]))
+    assert parity.passed, parity.detail
+    assert f"Megatron-Core {core_worker.core}" in parity.detail
+    assert "5 of 5 faults" in parity.detail
+    assert "progress" in told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from skill_run.report.safe import flow
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 
 def render_parity(report: ParityReport, *, width: int = 100) -> str:
     """Return the report as text, without a final newline."""
-    lines = [line for block in _blocks(report) for line in block]
-    return "\n".join(
-        part for line in lines for part in textwrap.wrap(line, width, subsequent_indent=_hang(line)) or [""]
-    )
+    return wrapped([line for block in _blocks(report) for line in block], width)
 
 
-def _hang(line: str) -> str:
-    return " " * (len(line) - len(line.lstrip()) + 2)
+def wrapped(lines: Iterable[str], width: int) -> str:
+    """Return lines wrapped at `width` columns, with what goes on indented below what it belongs to."""
+    parts: list[str] = []
+    for line in lines:
+        hang = " " * (len(line) - len(line.lstrip()) + 2)
+        parts += textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False) or [""]
+    return "\n".join(parts)
 
 
 def _blocks(report: ParityReport) -> Iterator[list[str]]:

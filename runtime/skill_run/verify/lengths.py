@@ -37,8 +37,10 @@ def default_packs(multiple: int) -> Packs:
 
     multiple: tokens that every sequence is padded to a multiple of.
     """
-    size = PACK_SIZE * max(1, multiple // 4)
     grid = max(multiple, 2)
+    # Room for the 16 grid steps that either list takes.
+    size = max(PACK_SIZE, 16 * grid)
+    size += -size % multiple
     # In units of the grid: just below, exactly on, and just above a multiple of it.
     first = [1, 5 * grid + 1, 2 * grid, 3 * grid - 1]
     second = [3 * grid + 1, grid, 2 * grid + 1, 4 * grid - 1, 1]

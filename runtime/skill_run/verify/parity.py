@@ -128,6 +128,11 @@ def prove_parity(
     return ParityReport(worker.name, result, plan.shape, plan.packs, tuple(plan.changes))
 
 
+def requested(options: ParityOptions) -> dict[str, Any]:
+    """Return what the worker would be asked, as JSON-ready data; raises InputError as prove_parity does."""
+    return _request(_plan(options), options)
+
+
 def _plan(options: ParityOptions) -> _Plan:
     if options.dtype not in DTYPES:
         raise InputError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")

@@ -6,21 +6,23 @@ dependencies is needed here.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import types
 from pathlib import Path
 
 
+package = types.ModuleType("skill_run")
+package.__path__ = [str(Path(__file__).resolve().parents[2])]
+sys.modules["skill_run"] = package
+
+
 def main() -> int:
     """Run the task that the command line names; return the exit code."""
-    package = types.ModuleType("skill_run")
-    package.__path__ = [str(Path(__file__).resolve().parents[2])]
-    sys.modules["skill_run"] = package
-    serve = importlib.import_module("skill_run.worker.inside.serve")
-    return int(serve.serve(sys.argv[1]))
+    from skill_run.worker.inside.serve import serve
+
+    return serve(sys.argv[1])
 
 
-# Processes that torch spawns import this file again under another name.
+# Processes that torch spawns import this file again under another name: they need the package and no second task.
 if __name__ == "__main__":
     sys.exit(main())

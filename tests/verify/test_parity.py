@@ -1,0 +1,115 @@
+"""What is asked of the worker: layouts, shape and lengths from options, config and data; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_run.errors import InputError, MissingError
+from skill_run.verify.parity import CONTROLS, ParityOptions, ParityReport, prove_parity, requested
+from skill_run.worker.environments import RECORD, Worker
+
+RECIPE = "qwen3_8b_sft_8gpu_h100_bf16_32k_config"
+CONFIG = """\
+model:
+  num_layers: 4
+  hidden_size: 256
+  num_attention_heads: 8
+  num_query_groups: 2
+  ffn_hidden_size: 512
+  context_parallel_size: 4
+  tensor_model_parallel_size: 2
+  sequence_parallel: true
+  cp_comm_type: a2a
+"""
+
+
+def layouts(**options: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = requested(ParityOptions(**options))["layouts"]
+    return found
+
+
+def test_by_default_cp_2_is_tried_by_gathering_and_by_the_ring_with_every_control() -> None:
+    request = requested(ParityOptions())
+    assert [(each["cp"], each["cp_comm_type"]) for each in request["layouts"]] == [(2, "all_gather"), (2, "p2p")]
+    assert request["controls"] == list(CONTROLS)
+    assert (request["dtype"], request["leak"], request["pad_seq_to_mult"]) == ("float64", True, 4)
+    assert json.loads(json.dumps(request)) == request
+
+
+def test_a_config_gives_shape_and_layout_and_its_own_way_of_travelling_comes_first(tmp_path: Path) -> None:
+    path = tmp_path / "conf.yaml"
+    path.write_text(CONFIG, "utf-8")
+    request = requested(ParityOptions(config=path))
+    assert [each["cp_comm_type"] for each in request["layouts"]] == ["a2a", "all_gather", "p2p"]
+    assert all((each["cp"], each["tp"], each["sp"]) == (2, 2, True) for each in request["layouts"])
+    model = request["model"]
+    assert model["num_attention_heads"] == 4 * model["num_query_groups"]
+    # Heads must be divisible by TP and, where heads travel, by CP.
+    assert model["num_query_groups"] % 4 == 0
+
+
+def test_a_recipe_stands_in_for_a_config() -> None:
+    assert layouts(recipe=RECIPE)[0]["cp_comm_type"] == "a2a"
+
+
+def test_options_go_before_the_config(tmp_path: Path) -> None:
+    path = tmp_path / "conf.yaml"
+    path.write_text(CONFIG, "utf-8")
+    only = layouts(config=path, cp=4, tp=1, sp=False, comm_types=("p2p",))
+    assert [(each["cp"], each["tp"], each["cp_comm_type"]) for each in only] == [(4, 1, "p2p")]
+
+
+def test_without_context_parallelism_there_is_one_layout() -> None:
+    assert len(layouts(cp=1, tp=2)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"cp": 0}, "--cp must be at least 1"),
+        ({"cp": 4, "tp": 4}, "16 ranks"),
+        ({"dtype": "float16"}, "--dtype must be one of"),
+        ({"steps": -1}, "--steps must be from 0"),
+        ({"steps": 10**9}, "--steps must be from 0"),
+        ({"config": "nothing.yaml"}, "there is no config file"),
+        ({"data": "nothing.parquet"}, "nothing.parquet"),
+        ({"recipe": ""}, "the recipe name is empty"),
+        ({"sp": True}, "--sp needs --tp"),
+        ({"comm_types": ("a2a+p2p",)}, "--cp 4"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_a_worker_starts(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        prove_parity(ParityOptions(**options))
+
+
+def test_without_a_worker_the_way_to_make_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SKILL_RUN_WORKERS", str(tmp_path))
+    with pytest.raises(MissingError, match="skill-run worker setup"):
+        prove_parity()
+
+
+def proved(worker: Worker, folder: Path, patch: pytest.MonkeyPatch, **options: Any) -> ParityReport:
+    (folder / worker.name).mkdir(exist_ok=True)
+    (folder / worker.name / RECORD).write_text(json.dumps(worker.to_dict()), "utf-8")
+    patch.setenv("SKILL_RUN_WORKERS", str(folder))
+    return prove_parity(ParityOptions(worker=worker.name, **options))
+
+
+def test_a_config_with_its_own_packed_data_is_proved(
+    core_worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "conf.yaml"
+    plain = CONFIG.replace("tensor_model_parallel_size: 2", "tensor_model_parallel_size: 1").replace("true", "false")
+    config.write_text(plain, "utf-8")
+    lengths = tmp_path / "lengths.json"
+    lengths.write_text(json.dumps([40, 17, 5, 1, 8]), "utf-8")
+    report = proved(core_worker, tmp_path, monkeypatch, config=config, data=lengths, controls=(), steps=1)
+    assert report.passed, report.to_dict()
+    assert len(report.layouts) == 3
+    assert all(layout["gradient_error"] <= 1e-12 for layout in report.layouts)
+    assert json.loads(json.dumps(report.to_dict()))["passed"] is True
