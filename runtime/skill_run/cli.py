@@ -41,8 +41,14 @@ def _verify() -> click.Command:
     return verify
 
 
+def _worker() -> click.Command:
+    from skill_run.commands.worker import worker
+
+    return worker
+
+
 # Command name -> function that imports it.
-LATER: Final[dict[str, Callable[[], click.Command]]] = {"verify": _verify}
+LATER: Final[dict[str, Callable[[], click.Command]]] = {"verify": _verify, "worker": _worker}
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -46,15 +46,7 @@ HARD_IMPORTS: Final = {
     "megatron.energon": "megatron-energon",
 }
 # Variables that change how a run behaves, by the start of their names.
-VARIABLES: Final = (
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_VISIBLE_DEVICES",
-    "NCCL_",
-    "NVTE_",
-    "TORCH_NCCL_",
-    "UB_",
-    "LD_PRELOAD",
-)
+VARIABLES: Final = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "NCCL_", "NVTE_", "UB_")
 _LONGEST: Final = 500
 
 
@@ -196,9 +188,10 @@ def _compile_helpers() -> dict[str, Any]:
     except ImportError:
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        return {"makefile": None, "built": None, "make": None}
+        return {"folder": None, "makefile": None, "built": None, "make": None}
     folder = Path(next(iter(spec.submodule_search_locations))) / "datasets"
     return {
+        "folder": str(folder),
         "makefile": (folder / "Makefile").is_file(),
         "built": any(folder.glob("helpers_cpp*.so")),
         "make": shutil.which("make") is not None,
