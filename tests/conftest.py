@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from skill_run.worker.environments import Worker, read_worker, workers_folder
+from skill_run.errors import MissingError
+from skill_run.worker.environments import FOLDER_ENVIRONMENT, Worker, read_worker, workers_folder
+from skill_run.worker.install import setup_worker
 
 
 def load_installer() -> Any:
@@ -45,8 +47,12 @@ def bridge_worker() -> Worker:
 
 def ready_worker(name: str) -> Worker:
     """Return a worker of the user, else the one in the cache folder of the tests."""
-    cached = load_installer().cache_folder() / "workers"
-    found = read_worker(workers_folder() / name) or read_worker(cached / name)
-    if found is None:
-        pytest.skip(f"worker {name} is not set up; skill-run worker setup {name} makes it")
-    return found
+    found = read_worker(workers_folder() / name)
+    if found is not None:
+        return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_ENVIRONMENT, str(load_installer().cache_folder() / "workers"))
+        try:
+            return setup_worker(name)
+        except MissingError as error:
+            pytest.skip(f"worker {name} is not set up and cannot be built: {error}")

@@ -18,7 +18,7 @@ from skill_run.errors import InputError, MissingError, SkillRunError
 from skill_run.report.safe import clip, flow
 from skill_run.worker.environments import RECORD, Worker, read_worker, workers_folder
 from skill_run.worker.install_errors import AbsentError
-from skill_run.worker.interpreters import find_python
+from skill_run.worker.interpreters import find_python, own_path
 from skill_run.worker.kinds import Kind, Lock, find_kind
 from skill_run.worker.packages import MARKER, Installation, OnProgress, Progress, Sources
 from skill_run.worker.records import write_json
@@ -142,7 +142,7 @@ def probe(worker: Worker, *, container: bool = False, deep: bool = True) -> dict
             package = BOOT.parents[2]
             how = f"mount it there, such as -v {package}:{package}:ro" if container else "its folder must be readable"
             raise MissingError(f"worker {worker.name} does not see {package}; {how}") from error
-        raise MissingError(f"it cannot be a worker: {error}") from error
+        raise MissingError(f"{error}; nothing was added or changed") from error
 
 
 def _locks_of(kind: Kind, build: str) -> list[Lock]:
@@ -258,7 +258,7 @@ def _words(command: str, container: bool) -> tuple[str, ...]:
     found = shutil.which(program)
     if found is None:
         raise InputError(f"{clip(flow(words[0]), 200)} is not a program that can be run")
-    return (os.path.abspath(found), *words[1:])
+    return (os.path.abspath(found), *words[1:]) if container else (own_path(found),)
 
 
 def _instead(version: str, lock: Lock) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from skill_run.errors import MissingError
+from skill_run.errors import InputError, MissingError
+from skill_run.report.safe import clip, flow
 
 # What a Python must have to make an environment that pip is in; Debian ships it without ensurepip.
 _QUESTION: Final = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2], sys.executable, sep='\\n')"
@@ -34,6 +35,17 @@ def find_python(version: str) -> str:
             f"Python {version} with its venv module is not on PATH or in pyenv; install it (python{version} and "
             f"python{version}-venv), or install uv, which brings one"
         )
+    return found
+
+
+def own_path(program: str) -> str:
+    """Return the path that an interpreter gives itself, so that pyenv's stand-ins and links on PATH are left behind.
+
+    InputError when the program is no Python.
+    """
+    found = _output([program, "-I", "-c", "import sys; print(sys.executable)"], _SECONDS, dict(os.environ))
+    if not found or not Path(found).is_file():
+        raise InputError(f"{clip(flow(program), 200)} is not a Python interpreter that can be run")
     return found
 
 

@@ -50,7 +50,7 @@ def run_task(
     environment: Mapping[str, str] | None = None,
     silence: float = SILENCE_SECONDS,
 ) -> dict[str, Any]:
-    """Run `task` (a key of inside/tasks.py) in the worker and return its result.
+    """Run `task` (a key of TASKS in inside/serve.py) in the worker and return its result.
 
     on_event: called with each event that is no result, such as {"event": "progress", "done": 2, "total": 9}.
     environment: variables set for the worker beside this process's own; silence: seconds without an event after which
@@ -60,27 +60,28 @@ def run_task(
     """
     with tempfile.TemporaryDirectory(prefix="skill-run-", ignore_cleanup_errors=True) as scratch:
         log_path = Path(scratch) / "worker.log"
+        variables = {**_ALWAYS, **(environment or {}), "SKILL_RUN_SCRATCH": scratch}
         with open(log_path, "wb") as log:
-            child = _start(worker, task, scratch, log, environment)
+            child = _start(worker, task, scratch, log, variables)
         try:
-            told = _converse(child, worker, request, on_event, silence)
+            # A container gets no variables from its client, so they are sent as well.
+            told = _converse(child, worker, {"request": dict(request), "environment": variables}, on_event, silence)
         finally:
             _end(child)
         return _outcome(told, child, worker, _tail(log_path))
 
 
 def _start(
-    worker: Worker, task: str, scratch: str, log: IO[bytes], environment: Mapping[str, str] | None
+    worker: Worker, task: str, scratch: str, log: IO[bytes], variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TORCH_"))}
-    variables = {**kept, **_ALWAYS, **(environment or {}), "SKILL_RUN_SCRATCH": scratch}
     try:
         return subprocess.Popen(
             [*worker.command, "-s", "-P", str(BOOT), task],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=variables,
+            env={**kept, **variables},
             cwd=scratch,
             start_new_session=True,
         )
@@ -108,15 +109,15 @@ _ALWAYS: Final = {
 def _converse(
     child: subprocess.Popen[bytes],
     worker: Worker,
-    request: Mapping[str, Any],
+    told: Mapping[str, Any],
     on_event: Callable[[Event], None] | None,
     silence: float,
 ) -> dict[str, Any] | None:
-    """Send the request and read events until the last one; None when the child ends without one."""
+    """Send what the task is to know and read events until the last one; None when the child ends without one."""
     assert child.stdin is not None
     assert child.stdout is not None
     with contextlib.suppress(BrokenPipeError):
-        child.stdin.write(json.dumps(request).encode("ascii") + b"\n")
+        child.stdin.write(json.dumps(told).encode("ascii") + b"\n")
         child.stdin.flush()
     pending = b""
     heard = time.monotonic()

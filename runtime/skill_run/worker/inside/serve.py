@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
@@ -56,9 +57,12 @@ def serve(task: str) -> int:
     """Run one task for the process at the other end of standard input; return the exit code."""
     channel = Channel.take_standard_output()
     adopt_orphans()
-    request = json.loads(_first_line(0))
+    told = json.loads(_first_line(0))
+    request = told["request"]
+    os.environ.update(told["environment"])
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     try:
+        _have_scratch()
         module = importlib.import_module(TASKS[task])
         result: Mapping[str, Any] = module.run(request, channel)
         channel.send("result", result=dict(result))
@@ -77,6 +81,12 @@ def serve(task: str) -> int:
     finally:
         end_children()
     return EXIT_FAILED
+
+
+def _have_scratch() -> None:
+    """Make a folder for scratch where the tool's cannot be seen, as in a container; it goes with the container."""
+    if not os.path.isdir(os.environ["SKILL_RUN_SCRATCH"]):
+        os.environ["SKILL_RUN_SCRATCH"] = tempfile.mkdtemp(prefix="skill-run-")
 
 
 def _first_line(descriptor: int) -> bytes:
