@@ -1,32 +1,34 @@
-"""Run a command that ends when its starter does: `python -I leash.py PARENT_PID COMMAND...`.
+"""Run a command that ends with its starter, and so does all that it started: `python -I leash.py COMMAND...`.
 
-Needs nothing but the standard library, since it replaces itself by the command at once.
+The starter puts it into a session of its own and keeps a pipe to its standard input open: when that is closed, however
+the starter ended, the whole session is killed. Needs nothing but the standard library.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import signal
+import subprocess
 import sys
+import threading
 
-_SET_PARENT_DEATH_SIGNAL = 1
 
-
-def main(arguments: list[str]) -> int:
-    """Tie this process to its parent where the system can do that (Linux), then become the command."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    # The parent may have ended before the tie was made.
-    if os.getppid() != int(arguments[0]):
-        return 1
+def main(command: list[str]) -> int:
+    """Run the command; return its exit code, 127 when it cannot be started."""
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
     try:
-        os.execvp(arguments[1], arguments[1:])
+        return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode & 0xFF
     except OSError as error:
-        print(f"{arguments[1]}: {error.strerror}", file=sys.stderr)
-    return 127
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+
+
+def _end_with_standard_input() -> None:
+    while os.read(0, 2**10):
+        pass
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # Not the end of the interpreter, which would wait for the thread.
+    os._exit(main(sys.argv[1:]))

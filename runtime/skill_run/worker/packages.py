@@ -125,7 +125,10 @@ class Installation:
             done, started = set(marker["done"]), set(marker["started"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
-        if marker.get("lock") != self.lock.digest or "pip" not in done or not self.venv_python.exists():
+        if not done or marker.get("lock") != self.lock.digest or not self.venv_python.exists():
+            return False
+        # A pip that was cut cannot repair itself.
+        if any(pin.key == "pip" and pin.key not in done for pin in self.lock.pins):
             return False
         # A package whose installation was cut looks complete to pip as soon as its metadata is there.
         for path in self.folder.glob("venv/lib/python*/site-packages/*.dist-info"):
@@ -188,8 +191,8 @@ class Installation:
         kept: deque[str] = deque(maxlen=_KEPT_LINES)
         environment = {key: value for key, value in os.environ.items() if not key.startswith(_DROPPED)}
         child = subprocess.Popen(
-            [sys.executable, "-I", str(LEASH), str(os.getpid()), *command],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-I", str(LEASH), *command],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**environment, "PIP_NO_COLOR": "1", "NO_COLOR": "1"},
@@ -209,8 +212,9 @@ class Installation:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
+            for stream in (child.stdin, child.stdout):
+                if stream is not None:
+                    stream.close()
         return None if code == 0 else [*kept, f"{Path(command[0]).name} ended with exit code {code}"]
 
     def _read(self, line: str, batch: Sequence[Pin], collected: list[Pin]) -> None:
