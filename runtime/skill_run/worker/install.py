@@ -59,7 +59,7 @@ def build_worker(
     """Build a worker of a kind at hand: see `setup_worker`."""
     tell = on_progress or _tell_nobody
     locks = _locks_of(kind, build)
-    folder = _folder_of(name or kind.name)
+    folder = _folder_of(kind.name if name is None else name)
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise MissingError(
             f"worker {kind.name} is built from files for x86-64 Linux; --python PATH makes an environment with torch "
@@ -89,7 +89,8 @@ def register_worker(command: str, *, name: str | None = None, container: bool = 
     program or the name is taken, MissingError when it cannot be a worker.
     """
     words = _words(command, container)
-    folder = _folder_of(name or ("container" if container else "local"))
+    default = "container" if container else "local"
+    folder = _folder_of(default if name is None else name)
     with _alone(folder):
         if (folder / RECORD).exists() or (folder / MARKER).exists():
             raise InputError(

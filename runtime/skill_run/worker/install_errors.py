@@ -24,7 +24,9 @@ _CUT: Final = re.compile(
 _WHEEL: Final = re.compile(
     r"BadZipFile|not a zip file|is invalid|has an invalid wheel|Wheel .* is corrupt", re.IGNORECASE
 )
-_ABSENT: Final = re.compile(r"No matching distribution found|Could not find a version|No solution found", re.IGNORECASE)
+_ABSENT: Final = re.compile(
+    r"No matching distribution found|Could not find a version|No solution found|ResolutionImpossible", re.IGNORECASE
+)
 _ENSUREPIP: Final = re.compile(r"ensurepip", re.IGNORECASE)
 _AGAIN: Final = "run the same command again, and it goes on where it stopped"
 

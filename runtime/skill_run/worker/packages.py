@@ -32,6 +32,9 @@ _COLLECTING: Final = re.compile(r"Collecting ([A-Za-z0-9._-]+)==|Processing (?:.
 # Settings that would install somewhere else or read somebody else's modules.
 _DROPPED: Final = ("PYTHON", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_HASHES")
 
+# The lock is all that decides about versions.
+_SET: Final = {"PIP_CONSTRAINT": os.devnull, "UV_CONSTRAINT": os.devnull, "PIP_NO_COLOR": "1", "NO_COLOR": "1"}
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -195,7 +198,7 @@ class Installation:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**environment, "PIP_NO_COLOR": "1", "NO_COLOR": "1"},
+            env={**environment, **_SET},
             text=True,
             encoding="utf-8",
             errors="replace",
