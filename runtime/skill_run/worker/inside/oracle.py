@@ -106,6 +106,7 @@ def answer(case: Mapping[str, Any]) -> dict[str, Any]:
     with _as_on_the_cluster(case), _listening(said):
         try:
             container = builder.container(config)
+            _apply_mixed_precision(container)
             told["phase"] = "validate"
             before = read_values(container)
             container.validate()
@@ -115,6 +116,18 @@ def answer(case: Mapping[str, Any]) -> dict[str, Any]:
         except (SystemExit, Exception) as error:
             told |= {"outcome": "raises", **_words(error)}
     return {**told, "warnings": said, "dropped": builder.dropped}
+
+
+def _apply_mixed_precision(container: Any) -> None:
+    """Do what the training loop does with a mixed-precision recipe before it validates (runtime_config_update)."""
+    from megatron.bridge.training.mixed_precision import get_mixed_precision_config
+
+    if container.mixed_precision is None:
+        return
+    if isinstance(container.mixed_precision, str):
+        container.mixed_precision = get_mixed_precision_config(container.mixed_precision)
+    container.mixed_precision.finalize()
+    container.mixed_precision.setup(container.model, container.optimizer, container.ddp)
 
 
 def _words(error: BaseException) -> dict[str, str]:
@@ -141,11 +154,14 @@ def _as_on_the_cluster(case: Mapping[str, Any]) -> Iterator[None]:
     from megatron.core import utils as core_utils
     from packaging.version import Version
 
+    from skill_run.worker.inside.te_presence import te_presence
+
     major, minor, name = GPUS.get(str(case.get("gpu") or GPU), GPUS[GPU])
     properties = SimpleNamespace(major=major, minor=minor, name=name, total_memory=80 * 2**30)
     deterministic = torch.are_deterministic_algorithms_enabled()
     with ExitStack() as stack:
         stack.enter_context(_environment(case))
+        stack.enter_context(te_presence())
         for owner, attribute, value in (
             (core_utils, "_te_version", Version(str(case.get("te") or TE))),
             (torch.cuda, "is_available", _always(True)),
