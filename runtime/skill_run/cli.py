@@ -47,8 +47,18 @@ def _worker() -> click.Command:
     return worker
 
 
+def _rehearse() -> click.Command:
+    from skill_run.commands.rehearse import rehearse
+
+    return rehearse
+
+
 # Command name -> function that imports it.
-LATER: Final[dict[str, Callable[[], click.Command]]] = {"verify": _verify, "worker": _worker}
+LATER: Final[dict[str, Callable[[], click.Command]]] = {
+    "rehearse": _rehearse,
+    "verify": _verify,
+    "worker": _worker,
+}
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

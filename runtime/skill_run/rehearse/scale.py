@@ -51,6 +51,9 @@ def plan_for_cpu(values: dict[str, Any]) -> tuple[Change, ...]:
     """Return only the changes without which a CPU cannot even validate the config."""
     draft = Draft(values)
     _put_cpu(draft)
+    precision = str(draft.original("mixed_precision", "")).lower()
+    if "fp8" in precision or "fp4" in precision:
+        draft.put("mixed_precision", "bf16_mixed", "cpu", _TE)
     return tuple(draft.changes)
 
 
@@ -165,6 +168,12 @@ def _put_experts(draft: Draft) -> None:
 def _put_cpu(draft: Draft) -> None:
     for name, (value, why) in _ON_CPU.items():
         draft.put(name, value, "cpu", why)
+    if draft.original("model.num_moe_experts"):
+        for name, (value, why) in _EXPERTS_ON_CPU.items():
+            draft.put(name, value, "cpu", why)
+    if draft.original("model.cuda_graph_impl", "none") != "none":
+        for name in ("model.cuda_graph_impl", "model.cuda_graph_modules", "model.cuda_graph_scope"):
+            draft.put(name, "none" if name.endswith("impl") else None, "cpu", "CUDA graphs")
     if draft.original("model.moe_token_dispatcher_type") == "flex":
         draft.put("model.moe_token_dispatcher_type", "alltoall", "cpu", "DeepEP and HybridEP are CUDA kernels")
 
@@ -185,12 +194,6 @@ _ON_CPU: Final[dict[str, tuple[Any, str]]] = {
     "model.use_cpu_initialization": (True, "weights are made on the CPU"),
     "model.gradient_accumulation_fusion": (False, _KERNEL),
     "model.apply_rope_fusion": (False, _TE),
-    "model.moe_permute_fusion": (False, _TE),
-    "model.moe_router_fusion": (False, _TE),
-    "model.moe_grouped_gemm": (False, _KERNEL),
-    "model.moe_shared_expert_overlap": (False, "CUDA streams"),
-    "model.moe_flex_dispatcher_backend": (None, "DeepEP and HybridEP are CUDA kernels"),
-    "model.moe_enable_deepep": (False, "DeepEP is a CUDA kernel"),
     "model.cross_entropy_fusion_impl": ("native", _TE),
     "model.attention_dropout": (0.0, "the core attention used here has none"),
     "model.mtp_num_layers": (None, "its layers are Transformer Engine's"),
@@ -200,9 +203,6 @@ _ON_CPU: Final[dict[str, tuple[Any, str]]] = {
     "model.delay_wgrad_compute": (False, _TE),
     "model.fp8": (None, _TE),
     "model.fp4": (None, _TE),
-    "model.cuda_graph_impl": ("none", "CUDA graphs"),
-    "model.cuda_graph_modules": (None, "CUDA graphs"),
-    "model.cuda_graph_scope": (None, "CUDA graphs"),
     "model.enable_cuda_graph": (False, "CUDA graphs"),
     "model.external_cuda_graph": (False, "CUDA graphs"),
     "model.recompute_granularity": (None, _MEMORY),
@@ -214,12 +214,22 @@ _ON_CPU: Final[dict[str, tuple[Any, str]]] = {
     "optimizer.use_precision_aware_optimizer": (False, _TE),
     "comm_overlap": (None, "overlaps communication of GPUs"),
     "dataset.pin_memory": (False, "GPUs read pinned memory"),
-    "profiling": (None, "profiles GPUs"),
+    "profiling.use_nsys_profiler": (False, "profiles GPUs"),
+    "profiling.use_pytorch_profiler": (False, "profiles GPUs"),
     "ft": (None, "watches a cluster"),
     "straggler": (None, "watches a cluster"),
     "nvrx_straggler": (None, "watches a cluster"),
     "inprocess_restart": (None, "watches a cluster"),
     "tensor_inspect": (None, "inspects Transformer Engine's tensors"),
+}
+
+_EXPERTS_ON_CPU: Final[dict[str, tuple[Any, str]]] = {
+    "model.moe_permute_fusion": (False, _TE),
+    "model.moe_router_fusion": (False, _TE),
+    "model.moe_grouped_gemm": (False, _KERNEL),
+    "model.moe_shared_expert_overlap": (False, "CUDA streams"),
+    "model.moe_flex_dispatcher_backend": (None, "DeepEP and HybridEP are CUDA kernels"),
+    "model.moe_enable_deepep": (False, "DeepEP is a CUDA kernel"),
 }
 
 

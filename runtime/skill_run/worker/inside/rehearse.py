@@ -139,7 +139,8 @@ class _Rehearsal:
         folder = self.request["data"] or self._own_data()
         source = training_file(folder) if folder is not None else None
         held = write_training_data(source, columns, scratch("data"))
-        stand_in = self.request["tokenizer"] is None
+        # Made-up words need no more than the stand-in, whose small vocabulary is quick.
+        stand_in = self.request["tokenizer"] is None or (source is None and not self.request["tokenizer_asked"])
         size = (
             make_tokenizer(scratch("tokenizer"), scratch("data") / "training.jsonl" if source else None)
             if stand_in
@@ -156,12 +157,13 @@ class _Rehearsal:
         return str(root) if root is not None and (Path(root) / "training.jsonl").is_file() else None
 
     def _set_tokenizer(self, size: int) -> None:
+        """Use the user's tokenizer files, or the stand-in with `size` tokens when that is not 0."""
         from megatron.bridge.training.tokenizers.tokenizer import build_tokenizer
 
-        given = self.request["tokenizer"]
-        why = "the files at hand" if given else "a stand-in, as the tokenizer's files are not on this machine"
+        why = "a stand-in" if size else "files at hand"
         self._change("tokenizer.tokenizer_type", "HuggingFaceTokenizer", "offline", why)
-        self._change("tokenizer.tokenizer_model", str(given or scratch("tokenizer")), "offline", why)
+        folder = scratch("tokenizer") if size else self.request["tokenizer"]
+        self._change("tokenizer.tokenizer_model", str(folder), "offline", why)
         for name, value in (("hf_tokenizer_kwargs", {}), ("trust_remote_code", False), ("chat_template_path", None)):
             self._change(f"tokenizer.{name}", value, "offline", why)
         try:
@@ -270,9 +272,13 @@ class _Rehearsal:
             text = f"step {step['step']} of {self.iters}: loss {step['loss']:.4f}"
             self.channel.progress(text, STAGES.index("train"), len(STAGES))
 
-        outcome = run_training(config, self.layout.ranks, finetune=base is not None, capture=capture, on_step=on_step)
-        captured = sorted(capture.glob("rank*_batch*.pt"))
-        self.result["batch"] = readable_batch(captured[0]) if captured else None
+        try:
+            outcome = run_training(
+                config, self.layout.ranks, finetune=base is not None, capture=capture, on_step=on_step
+            )
+        finally:
+            captured = sorted(capture.glob("rank*_batch*.pt"))
+            self.result["batch"] = readable_batch(captured[0]) if captured else None
         self.result["later_steps"] = outcome.steps[self.iters :]
         self.done("train", _trained(outcome, self.iters, self.layout.dp), outcome.seconds)
         if self.iters not in outcome.saved:

@@ -34,7 +34,7 @@ def _read(owner: Any, prefix: str, found: dict[str, Any], depth: int) -> None:
 
 def plain(value: Any) -> Any:
     """Return a value as JSON-ready data: dtypes, enumerations, functions and objects by their names."""
-    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum):
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum)):
         return value
     if isinstance(value, enum.Enum):
         return value.name

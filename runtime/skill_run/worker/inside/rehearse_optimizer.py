@@ -1,6 +1,6 @@
 """Let Megatron-Core's distributed optimizer resume where neither Transformer Engine nor Apex is installed.
 
-Both faults lie in its branch for torch's own Adam (core/optimizer/distrib_optimizer.py, 0.19.2), which no GPU run takes.
+Both faults lie in its branch for torch's own Adam (core/optimizer/distrib_optimizer.py, 0.19.2); no GPU run takes it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any
 
 
 def repair_resuming() -> None:
-    """Make the state of a fresh optimizer before it is asked for, and give each parameter a step counter of its own.
+    """Make the state of a fresh optimizer before it is asked for, and let each parameter count on from the saved step.
 
     state_dict(), which loading a checkpoint calls first, reads the step out of a state that only the first step makes.
-    load_state_dict() hands one counter to all parameters, so that each step counts once for every one of them.
+    load_state_dict() leaves that first step's count to the parameters, and keeps the saved one in the groups only.
     """
+    import torch
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
     tell, load = DistributedOptimizer.state_dict, DistributedOptimizer.load_state_dict
@@ -28,9 +29,11 @@ def repair_resuming() -> None:
     @functools.wraps(load)
     def load_state_dict(self: Any, state: Any) -> None:
         load(self, state)
-        for held in self.optimizer.state.values():
-            if "step" in held:
-                held["step"] = held["step"].clone()
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                held = self.optimizer.state.get(parameter, {})
+                if "step" in held and "step" in group:
+                    held["step"] = torch.full_like(held["step"], float(group["step"]))
 
     DistributedOptimizer.state_dict = state_dict
     DistributedOptimizer.load_state_dict = load_state_dict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_run.worker.inside.errors import RankFailure, RefusedError
-from skill_run.worker.inside.ranks import Tell, run_ranks
+from skill_run.worker.inside.ranks import Tell, run_ranks, start_gloo
 from skill_run.worker.inside.rehearse_stages import StageFailure, stage_of
 
 
@@ -55,7 +56,7 @@ def run_training(
             outcome.batches = dict(told["batches"])
 
     try:
-        run_ranks(ranks, lambda rank, tell: _train(config, rank, tell, finetune, capture), on_tell=heard)
+        run_ranks(ranks, lambda rank, tell: _train(config, (rank, ranks), tell, finetune, capture), on_tell=heard)
     except RankFailure as error:
         if failures:
             raise failures[0] from error
@@ -64,7 +65,8 @@ def run_training(
     return outcome
 
 
-def _train(config: Any, rank: int, tell: Tell, finetune: bool, capture: Path | None) -> None:
+def _train(config: Any, place: tuple[int, int], tell: Tell, finetune: bool, capture: Path | None) -> None:
+    """Train as one rank: place is its number and how many there are."""
     from megatron.bridge.training.finetune import finetune as run_finetune
     from megatron.bridge.training.gpt_step import forward_step
     from megatron.bridge.training.pretrain import pretrain
@@ -75,8 +77,12 @@ def _train(config: Any, rank: int, tell: Tell, finetune: bool, capture: Path | N
     step = counter.counting(forward_step)
     if capture is not None:
         step = dumping(step, directory=capture, batches=1)
+    rank = place[0]
     reporter = _reporter(rank, tell)
     try:
+        # Over a file, since a port can be taken by somebody else; Bridge goes on with the groups that it finds.
+        start_gloo(*place)
+        _write_checkpoints_here()
         (run_finetune if finetune else pretrain)(config, step, callbacks=[reporter])
     except (Exception, SystemExit) as error:
         stage = stage_of(error, "train" if reporter.started else "setup")
@@ -86,6 +92,17 @@ def _train(config: Any, rank: int, tell: Tell, finetune: bool, capture: Path | N
         raise RefusedError(str(failure), "failed") from error
     if rank == 0:
         tell({"batches": counter.found})
+
+
+def _write_checkpoints_here() -> None:
+    """Take results of checkpoint writers in this process, which is the one that writes.
+
+    Megatron-Core starts another interpreter for it on every rank (dist_checkpointing/strategies/filesystem_async.py),
+    as asynchronous saving needs; that would cost more than the training.
+    """
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    filesystem_async._results_queue = queue.Queue()
 
 
 def _reporter(rank: int, tell: Tell) -> Any:
