@@ -100,7 +100,12 @@ def thd_comm_types(te: str) -> tuple[str, ...]:
     found = []
     for kind in COMM_TYPES:
         config = {
-            "model": {"context_parallel_size": 4, "cp_comm_type": kind, "hierarchical_context_parallel_sizes": [2, 2]},
+            "model": {
+                "context_parallel_size": 4,
+                "cp_comm_type": kind,
+                "hierarchical_context_parallel_sizes": [2, 2],
+                "experimental_attention_variant": None,
+            },
             "dataset": {
                 "enable_offline_packing": True,
                 "offline_packing_specs": {"packed_sequence_size": 4096, "pad_seq_to_mult": 8},
