@@ -91,6 +91,18 @@ def test_a_worker_that_needs_repair_is_a_finding(workers: Path) -> None:
     assert "error torch-broken: torch cannot be imported" in " ".join(done.stdout.split())
 
 
+def test_a_worker_that_does_not_answer_is_a_finding_and_the_others_are_checked(workers: Path) -> None:
+    add(workers, "away", ["/nowhere/python"], built=False)
+    add(workers, "bare", [sys.executable, "-S"], built=False)
+    done = run(workers, "check", "--format", "json")
+    assert done.returncode == 1
+    away, bare = json.loads(done.stdout)
+    assert (away["found"], away["remarks"][0]["id"]) == ({}, "no-answer")
+    assert "/nowhere/python: No such file" in away["remarks"][0]["message"]
+    assert bare["remarks"][0]["id"] == "torch-broken"
+    assert "error no-answer: worker away cannot be started" in run(workers, "check", "away").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [

@@ -156,7 +156,7 @@ def test_a_changed_lock_builds_anew(workers: Path, packages: Packages) -> None:
     assert list((workers / "tiny").glob("venv/lib/python*/site-packages/more.py"))
     assert list_workers() == [worker]
     assert remove_worker("tiny") is True
-    assert [path.name for path in workers.iterdir()] == []
+    assert [path.name for path in workers.iterdir()] == [".tiny.lock"]
 
 
 def test_a_file_that_is_not_the_pinned_one_is_refused_and_what_is_left_can_be_removed(

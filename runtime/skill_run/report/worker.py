@@ -27,19 +27,24 @@ def render_worker(report: WorkerReport) -> str:
 
 
 def _lines(report: WorkerReport) -> Iterator[str]:
-    found = report.found
     state = "needs repair" if report.broken else "ready"
     yield f"{report.worker.name}: {state}"
+    if report.found:
+        yield from _found(report)
+    for name, ability in report.abilities.items():
+        yield from _wrapped(f"{name}: {'yes' if ability.can else 'no'}, {ability.because}")
+    for remark in report.remarks:
+        yield from _wrapped(flow(f"{remark.severity} {remark.id}: {remark.message} {remark.todo}"))
+
+
+def _found(report: WorkerReport) -> Iterator[str]:
+    found = report.found
     yield from _wrapped(f"Python {found['python']} on {found['system']}: {flow(str(found['executable']))}")
     yield from _wrapped(f"Packages: {', '.join(_packages(found))}")
     yield from _wrapped(f"GPU: {_gpu(found)}")
     te = found["transformer_engine"]
     if te.get("version") is not None:
         yield from _wrapped(f"Packed (THD) sequences with context parallelism: cp_comm_type {_listed(report)}")
-    for name, ability in report.abilities.items():
-        yield from _wrapped(f"{name}: {'yes' if ability.can else 'no'}, {ability.because}")
-    for remark in report.remarks:
-        yield from _wrapped(flow(f"{remark.severity} {remark.id}: {remark.message} {remark.todo}"))
 
 
 def _wrapped(text: str) -> list[str]:

@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+from skill_run.errors import MissingError
 from skill_run.worker.environments import Worker
+from skill_run.worker.inside.probe import HARD_IMPORTS
 from skill_run.worker.install import probe
 
 Severity = Literal["error", "warning", "info"]
 COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
 # Rules that tell from which Transformer Engine on a cp_comm_type takes packed sequences.
 _TE_RULES: Final = "-packed-needs-te-"
-_PACKAGES: Final = {
-    "transformer_engine": "transformer-engine[pytorch]",
-    "modelopt": "nvidia-modelopt",
-    "nvidia_resiliency_ext": "nvidia-resiliency-ext",
-    "megatron.energon": "megatron-energon",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,10 @@ class Ability:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What is known of a worker. found: see inside/probe.py; thd_comm_types: the cp_comm_types that can pack there."""
+    """What is known of a worker.
+
+    found: see inside/probe.py, empty without an answer; thd_comm_types: the cp_comm_types that can pack there.
+    """
 
     worker: Worker
     found: Mapping[str, Any]
@@ -76,8 +75,14 @@ class WorkerReport:
 
 
 def check_worker(worker: Worker) -> WorkerReport:
-    """Ask a worker what it has and judge it; raises MissingError when it does not answer."""
-    return judge(worker, probe(worker))
+    """Ask a worker what it has and judge it; one that does not answer gets a report without `found`."""
+    try:
+        found = probe(worker)
+    except MissingError as error:
+        silent = Ability(False, "the worker does not answer")
+        remark = Remark("no-answer", "error", f"{error}.", "Repair it, or remove it and set it up again.")
+        return WorkerReport(worker, {}, (), {"parity": silent, "rehearsal": silent}, (remark,))
+    return judge(worker, found)
 
 
 def judge(worker: Worker, found: Mapping[str, Any]) -> WorkerReport:
@@ -210,7 +215,7 @@ def _bridge_remarks(found: Mapping[str, Any]) -> Iterator[Remark]:
     gpu = bool(found["gpus"])
     missing = found["missing_imports"]
     if missing:
-        packages = " ".join(f"'{_PACKAGES[name]}'" for name in missing)
+        packages = " ".join(f"'{HARD_IMPORTS[name]}'" for name in missing)
         yield Remark(
             "hard-imports-missing",
             "error" if gpu else "info",

@@ -126,8 +126,6 @@ def remove_worker(name: str) -> bool:
         else:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-    with contextlib.suppress(OSError):
-        _lock_path(folder).unlink()
     return ours
 
 

@@ -38,9 +38,9 @@ DISTRIBUTIONS: Final = (
     "nvidia-cudnn-cu13",
     "nvidia-cudnn-cu12",
 )
-# Modules that Megatron-Bridge imports without asking whether they are there -> the distribution that has each.
+# Modules that Megatron-Bridge imports without asking whether they are there -> what pip installs for each.
 HARD_IMPORTS: Final = {
-    "transformer_engine": "transformer-engine",
+    "transformer_engine": "transformer-engine[pytorch]",
     "modelopt": "nvidia-modelopt",
     "nvidia_resiliency_ext": "nvidia-resiliency-ext",
     "megatron.energon": "megatron-energon",
