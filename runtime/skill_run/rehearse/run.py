@@ -119,7 +119,7 @@ def rehearse_sources(
         variables = {"HF_HOME": hub, "HF_HUB_CACHE": str(Path(hub) / "hub"), "WANDB_MODE": "disabled"}
         result = run_task(found, "rehearse", asked, on_event=on_event, environment=variables)
     return RehearsalReport(
-        source=sources[0].name,
+        source=(recipe if sources[0].form == "overrides" else None) or sources[0].name,
         worker=found.name,
         rules=judged,
         result=result,

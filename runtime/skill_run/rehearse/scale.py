@@ -280,6 +280,8 @@ def _put_run(draft: Draft, layout: Layout, wishes: Wishes) -> None:
         "scheduler.lr_decay_samples": (None, short, "run"),
         "scheduler.lr_wsd_decay_iters": (None, short, "run"),
         "scheduler.max_steps": (None, short, "run"),
+        "model.hidden_dropout": (0.0, "steps after a resume can be compared", "run"),
+        "peft.dropout": (0.0, "steps after a resume can be compared", "run"),
         "optimizer.lr": (_LEARNING_RATE, "a loss from random weights moves visibly", "run"),
         "optimizer.min_lr": (_LEARNING_RATE / 10, "a loss from random weights moves visibly", "run"),
     }

@@ -39,6 +39,7 @@ def install() -> Releases:
         _leave_out_streams_and_events,
         _name_tensor_types_as_cuda,
         _count_tokens_of_experts_on_the_cpu,
+        name_what_transformer_engine_would,
     ):
         patch()
     _INSTALLED.append(releases)
@@ -142,7 +143,9 @@ def _with_cpu_device(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**kwargs, "device": "cpu"} if _is_cuda(kwargs.get("device")) else kwargs
+    """Return the arguments for the CPU; memory is not pinned, as that needs a driver (rope_utils.py)."""
+    kept = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+    return {**kept, "device": "cpu"} if _is_cuda(kept.get("device")) else kept
 
 
 def _is_cuda(device: Any) -> bool:
@@ -208,3 +211,19 @@ def _count_tokens_of_experts_on_the_cpu() -> None:
 
     for module in (moe_utils, token_dispatcher):
         module.maybe_move_tensor_to_cpu = maybe_move_tensor_to_cpu
+
+
+def name_what_transformer_engine_would() -> None:
+    """Define what 0.16.1 reads without Transformer Engine: a missing name for routers, a None for latent attention.
+
+    Without it: `name 'te_general_gemm' is not defined` (transformer/moe/moe_utils.py) and `isinstance() arg 2 must be a
+    type` (transformer/multi_latent_attention.py).
+    """
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.moe import moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+    for name in ("TELinear", "TEColumnParallelLinear"):
+        if getattr(multi_latent_attention, name, type) is None:
+            setattr(multi_latent_attention, name, type(name, (), {}))

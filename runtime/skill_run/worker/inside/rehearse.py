@@ -376,7 +376,7 @@ def _trained(outcome: Outcome, iters: int, data_parallel: int) -> dict[str, Any]
         "steps": steps,
         "tokens_a_step": round(tokens),
         "tokens_per_second": round(tokens / (sum(later) / len(later))),
-        "padding_share": round(counted["padding"] / counted["tokens"], 4) if counted.get("tokens") else None,
+        "padding_share": round(counted["padding"] / counted["packed"], 4) if counted.get("packed") else None,
         "trained_share": round(counted["trained"] / counted["tokens"], 4) if counted.get("tokens") else None,
     }
 

@@ -18,7 +18,8 @@ from skill_run.worker.inside.rehearse_stages import StageFailure, stage_of
 class Outcome:
     """What a run told: its steps in order, iterations that were saved, and what its micro-batches held (rank 0).
 
-    steps: {"step", "loss", "grad_norm", "seconds"}; batches: {"tokens", "padding", "trained", "micro_batches"}.
+    steps: {"step", "loss", "grad_norm", "seconds"}; batches: {"micro_batches", "tokens", "trained", "packed" (tokens of packs),
+    "padding" (those of them that pad)}.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -152,7 +153,7 @@ class _Counter:
     """Counts what micro-batches hold, before context parallelism cuts them."""
 
     def __init__(self) -> None:
-        self.found = {"micro_batches": 0, "tokens": 0, "padding": 0, "trained": 0}
+        self.found = {"micro_batches": 0, "tokens": 0, "packed": 0, "padding": 0, "trained": 0}
 
     def counting(self, forward_step: Callable[..., Any]) -> Callable[..., Any]:
         """Return the forward step with its data iterator watched."""
@@ -177,6 +178,7 @@ class _Counter:
             self.found["trained"] += int((mask > 0).sum())
         real = _real_tokens(batch)
         if real is not None:
+            self.found["packed"] += tokens.numel()
             self.found["padding"] += tokens.numel() - real
 
 
