@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,6 +21,14 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "workers"
     monkeypatch.setenv(FOLDER_ENVIRONMENT, str(folder))
     return folder
+
+
+@pytest.fixture
+def alive(tmp_path: Path) -> Path:
+    """A pipe whose end shows that every process that held it is gone."""
+    path = tmp_path / "alive"
+    os.mkfifo(path)
+    return path
 
 
 @pytest.fixture

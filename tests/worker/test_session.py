@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held_pipes import is_closed
 
 from skill_run.errors import EXIT_FINDINGS, EXIT_INPUT, EXIT_MISSING, InputError, MissingError
 from skill_run.worker.environments import Worker
@@ -26,14 +28,6 @@ run_task(Worker("odd", tuple(json.loads(sys.argv[1]))), "odd", json.loads(sys.ar
 
 def ask(do: str, **request: Any) -> dict[str, Any]:
     return run_task(ODD, "odd", {"do": do, **request})
-
-
-@pytest.fixture
-def alive(tmp_path: Path) -> Path:
-    """A pipe whose end shows that every process that held it is gone."""
-    path = tmp_path / "alive"
-    os.mkfifo(path)
-    return path
 
 
 def test_a_task_gets_its_request_and_its_variables_and_answers() -> None:
@@ -110,22 +104,10 @@ def test_what_a_task_leaves_running_is_ended_with_it(alive: Path) -> None:
 
 
 def test_a_worker_ends_when_the_tool_is_killed(alive: Path) -> None:
-    import json
-
     request = json.dumps({"do": "wait", "alive": str(alive)})
     tool = subprocess.Popen([sys.executable, "-c", KILLED_TOOL, json.dumps(ODD.command), request])
     # Opening waits for the task, and reading waits for the end of the last process that can write.
     with open(alive, "rb") as stream:
         tool.send_signal(signal.SIGKILL)
-        assert stream.read() == b""
+        assert is_closed(stream.fileno())
     assert tool.wait() == -signal.SIGKILL
-
-
-def is_closed(reader: int) -> bool:
-    """Return whether no process holds the pipe's other end any more."""
-    try:
-        return os.read(reader, 1) == b""
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(reader)

@@ -16,14 +16,6 @@ from skill_run.worker.session import WorkerFailure, run_task
 ODD = Worker("odd", (sys.executable, str(Path(__file__).parents[1] / "odd_tasks.py")))
 
 
-@pytest.fixture
-def alive(tmp_path: Path) -> Path:
-    """A pipe whose end shows that every process that held it is gone."""
-    path = tmp_path / "alive"
-    os.mkfifo(path)
-    return path
-
-
 def run(rank_1: str, alive: Path, size: int = 3, **request: Any) -> dict[str, Any]:
     """Run ranks of which number 1 does what is asked; then no process may be left."""
     reader = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
