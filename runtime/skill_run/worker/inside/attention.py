@@ -182,7 +182,7 @@ class CPUAttention(MegatronModule):
         for what, heads in (("attention heads", q.size(1)), ("key-value heads", k.size(1))):
             if heads % size:
                 raise RefusedError(
-                    f"{self.cp_comm_type} gives {size} ranks {heads} {what} each rank, which it cannot divide"
+                    f"{self.cp_comm_type} cannot spread the {heads} {what} of a rank over {size} CP ranks"
                 )
         sink = None if self.softmax_offset is None else self.softmax_offset.chunk(size)[rank]
         return heads_to_ranks(q, group), heads_to_ranks(k, group), heads_to_ranks(v, group), sink

@@ -40,9 +40,10 @@ class Backend:
 
         self._start(rank, case.layout.size)
         run = Run(case)
-        leaked = test_leak(run) if leak else None
         outcome = run.train()
-        if rank:
+        # Only now: the scale of auxiliary losses must have been set by a schedule.
+        leaked = test_leak(run) if leak else None
+        if outcome.gradients is None:
             return None
         if save is not None:
             torch.save(outcome, save)

@@ -116,7 +116,7 @@ class Comparison:
         leak = figures["leak"] or {}
         told = {name: leak[name] for name in ("outside", "before", "unmoved") if name in leak}
         told |= {name: leak["index"][name] for name in ("lost", "twice", "pattern")} if leak else {}
-        if not case.shape.balanced:
+        if not case.shape.gradients_meet:
             told["gradient_outside"] = leak.get("gradient_outside")
         layout = case.layout
         return Symptoms(
@@ -132,6 +132,7 @@ class Comparison:
             dp=layout.dp,
             vpp=bool(layout.vpp),
             mtp=case.shape.predicts_more,
+            balanced=case.shape.balanced,
             padded=any(pack.logical != pack.physical for pack in packs),
             **told,
         )

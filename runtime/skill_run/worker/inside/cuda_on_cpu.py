@@ -214,7 +214,7 @@ def _count_tokens_of_experts_on_the_cpu() -> None:
 
 
 def name_what_transformer_engine_would() -> None:
-    """Define what 0.16.1 reads without Transformer Engine: a missing name for routers, a None for latent attention.
+    """Define what 0.16.1 reads without Transformer Engine: a missing name for routers, no class for latent attention.
 
     Without it: `name 'te_general_gemm' is not defined` (transformer/moe/moe_utils.py) and `isinstance() arg 2 must be a
     type` (transformer/multi_latent_attention.py).
@@ -225,5 +225,5 @@ def name_what_transformer_engine_would() -> None:
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
     for name in ("TELinear", "TEColumnParallelLinear"):
-        if getattr(multi_latent_attention, name, type) is None:
+        if not isinstance(getattr(multi_latent_attention, name, None), type):
             setattr(multi_latent_attention, name, type(name, (), {}))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 # A norm ratio this near to a factor is that factor, times a weight per rank or microbatch that differs a little.
 _NEAR: Final = 0.3
+_MTP: Final = "multi-token prediction rolls labels by the logical boundaries (cu_seqlens_q) of a padded pack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Symptoms:
     before, unmoved: see leak.py. lost, twice: tokens that no rank or two ranks of a CP group hold; pattern: how the
     ranks hold them ("sequences", "contiguous", "whole"). uneven: physical lengths that 2*CP does not divide; negative:
     -1 among the boundaries that the index was given; stopped: the sentence of what stopped the run; refused: it was
-    stopped because its data or sizes cannot be right.
+    stopped because its data or sizes cannot be right. mtp, balanced: the model predicts more tokens, or has a loss that
+    balances its experts; padded: some sequence has a longer physical than logical length.
     """
 
     tolerance: float
@@ -42,6 +44,7 @@ class Symptoms:
     dp: int = 1
     vpp: bool = False
     mtp: bool = False
+    balanced: bool = False
     padded: bool = False
 
     @property
@@ -73,7 +76,7 @@ def diagnose(symptoms: Symptoms) -> Diagnosis | None:
     """Return the fault that explains the symptoms, None when there is none to explain."""
     if not symptoms.wrong and not symptoms.leaks and not symptoms.unmoved:
         return None
-    for rule in (_stopped, _index, _pattern, _boundaries, _extra_loss, _scaling, _alignment):
+    for rule in (_stopped, _index, _pattern, _boundaries, _extra_loss, _balance, _scaling, _alignment):
         found = rule(symptoms)
         if found is not None:
             return found
@@ -89,6 +92,8 @@ def _stopped(s: Symptoms) -> Diagnosis | None:
             f"pad_seq_to_mult is no multiple of 2*CP = {2 * s.cp}: {s.uneven} sequences cannot be cut into equal "
             f"chunks, and the run was stopped ({s.stopped})",
         )
+    if s.mtp and s.padded and not s.refused:
+        return Diagnosis("mtp-boundaries", f"{_MTP}, and the run was stopped: {s.stopped}")
     return Diagnosis("stopped", f"the run was stopped: {s.stopped}")
 
 
@@ -154,8 +159,18 @@ def _extra_loss(s: Symptoms) -> Diagnosis | None:
         return None
     return Diagnosis(
         "mtp-boundaries",
-        "the main loss is right and the gradients are not: multi-token prediction rolls labels by the logical "
-        "boundaries (cu_seqlens_q) of a padded pack, so its targets are shifted",
+        f"the main loss is right and the gradients are not: {_MTP}, so its targets are shifted",
+    )
+
+
+def _balance(s: Symptoms) -> Diagnosis | None:
+    if not (s.balanced and _is_within(s.loss_error, s.tolerance) and s.leaks is not True):
+        return None
+    return Diagnosis(
+        "aux-loss-scaling",
+        "the loss is right and the gradients are not, and the model has a balancing loss for its experts: under "
+        "calculate_per_token_loss Megatron-Core 0.16.1 weighs it by a rank's tokens without the factor CP*TP "
+        "(transformer/moe/router.py), which 0.19.2 has",
     )
 
 

@@ -99,6 +99,11 @@ class ModelShape:
         return self.experts and kinds != ["none"] and bool(coefficients)
 
     @property
+    def gradients_meet(self) -> bool:
+        """Whether a loss of its own ties sequences of a pack together, beside the one that is compared."""
+        return self.balanced or self.predicts_more
+
+    @property
     def predicts_more(self) -> bool:
         """Whether it has multi-token prediction."""
         return bool(self.config.get("mtp_num_layers"))
@@ -290,9 +295,10 @@ def _stock_attention() -> type:
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
     class LatentDotProductAttention(DotProductAttention):
-        def __init__(self, *args: Any, k_channels: int, v_channels: int, **kwargs: Any) -> None:
+        def __init__(self, *args: Any, k_channels: int = 0, v_channels: int = 0, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
+            if v_channels:
+                self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
 
     return LatentDotProductAttention
 

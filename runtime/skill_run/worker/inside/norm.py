@@ -76,7 +76,7 @@ def put_into_spec(spec: Any, *, attention: type | None = None, norm: type | None
 
 def put_into_mtp_spec(spec: Any, norm: type = TorchNorm) -> Any:
     """Put a norm into every layer of a multi-token-prediction block spec, in place, and return it."""
-    for layer in spec.submodules.layer_specs:
+    for layer in spec.layer_specs:
         for name in ("enorm", "hnorm", "layer_norm"):
             setattr(layer.submodules, name, norm)
     return spec

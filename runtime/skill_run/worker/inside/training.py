@@ -115,6 +115,8 @@ class Run:
             optimizer="adam",
             lr=LEARNING_RATE,
             weight_decay=0.01,
+            # A gradient that is zero but for rounding, such as that of a key's bias, must not become a step.
+            adam_eps=1e-5,
             bf16=half,
             params_dtype=getattr(torch, self.case.dtype),
             # The norm to clip by is computed in float32, whatever the gradients are.
