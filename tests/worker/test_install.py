@@ -319,3 +319,9 @@ def test_pip_and_torch_come_first_and_sources_last() -> None:
     source = Pin("s", "1", "0" * 64, 1, source=True)
     order = [[pin.name for pin in batch] for batch in batches([source, *pins])]
     assert order == [["pip"], ["torch"], ["a"], ["b"], ["c"], ["s"]]
+
+
+def test_a_file_on_this_machine_is_followed_like_one_from_an_index(built: Built) -> None:
+    texts = [step.text for step in built.steps]
+    assert "fetching torch 2.0.0" in texts
+    assert "installing torch" in texts

@@ -28,7 +28,7 @@ _BATCH_BYTES: Final = 120_000_000
 _BATCH_PINS: Final = 12
 _KEPT_LINES: Final = 400
 _PROGRESS: Final = re.compile(r"Progress (\d+) of \d+")
-_COLLECTING: Final = re.compile(r"Collecting ([A-Za-z0-9._-]+)==|Processing (?:.*/)?([A-Za-z0-9._]+)-")
+_COLLECTING: Final = re.compile(r"Collecting ([A-Za-z0-9._-]+)==|Processing (?:\S*/)?([A-Za-z0-9._]+)-")
 # Settings that would install somewhere else or read somebody else's modules.
 _DROPPED: Final = ("PYTHON", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_HASHES")
 
