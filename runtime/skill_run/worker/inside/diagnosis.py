@@ -54,6 +54,13 @@ class Symptoms:
         return bool(self.stopped) or any(error is None or not error <= self.tolerance for error in errors)
 
     @property
+    def only_gradients(self) -> bool:
+        """Whether the loss is right and the gradients are not."""
+        if self.loss_error is None or self.gradient_error is None:
+            return False
+        return self.loss_error <= self.tolerance < self.gradient_error
+
+    @property
     def leaks(self) -> bool | None:
         """Whether a token moved another sequence, or one before it; None when that was not tested."""
         measured = [value for value in (self.outside, self.gradient_outside, self.before) if value is not None]
@@ -98,7 +105,7 @@ def _stopped(s: Symptoms) -> Diagnosis | None:
 
 
 def _index(s: Symptoms) -> Diagnosis | None:
-    if not s.lost and not s.twice:
+    if not s.lost and not s.twice and not s.uneven:
         return None
     told = f"{s.lost} tokens are on no rank and {s.twice} on more than one"
     if s.negative:
@@ -155,7 +162,7 @@ def _boundaries(s: Symptoms) -> Diagnosis | None:
 
 
 def _extra_loss(s: Symptoms) -> Diagnosis | None:
-    if not (s.mtp and s.padded and _is_within(s.loss_error, s.tolerance)):
+    if not (s.mtp and s.padded and s.only_gradients):
         return None
     return Diagnosis(
         "mtp-boundaries",
@@ -164,7 +171,7 @@ def _extra_loss(s: Symptoms) -> Diagnosis | None:
 
 
 def _balance(s: Symptoms) -> Diagnosis | None:
-    if not (s.balanced and _is_within(s.loss_error, s.tolerance) and s.leaks is not True):
+    if not (s.balanced and s.only_gradients and not s.leaks):
         return None
     return Diagnosis(
         "aux-loss-scaling",
@@ -175,7 +182,7 @@ def _balance(s: Symptoms) -> Diagnosis | None:
 
 
 def _scaling(s: Symptoms) -> Diagnosis | None:
-    if not _is_within(s.loss_error, s.tolerance) or s.norm_ratio is None:
+    if not s.only_gradients or s.norm_ratio is None:
         return None
     for name, factor in (("CP", s.cp), ("1/CP", 1 / s.cp), ("DP", s.dp), ("1/DP", 1 / s.dp)):
         if factor != 1 and abs(s.norm_ratio / factor - 1) < _NEAR:
@@ -204,7 +211,7 @@ def _scaling(s: Symptoms) -> Diagnosis | None:
 
 
 def _alignment(s: Symptoms) -> Diagnosis | None:
-    if s.leaks is not False or s.unmoved:
+    if s.leaks is not False or s.unmoved or not s.wrong:
         return None
     counted = ""
     if s.tokens != s.reference_tokens:
@@ -214,7 +221,3 @@ def _alignment(s: Symptoms) -> Diagnosis | None:
         f"nothing leaks and every token is where it belongs, but other tokens count in the loss{counted}: loss mask "
         "or labels are not aligned with the tokens",
     )
-
-
-def _is_within(error: float | None, tolerance: float) -> bool:
-    return error is not None and error <= tolerance
