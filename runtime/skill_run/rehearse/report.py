@@ -45,7 +45,7 @@ class RehearsalReport:
     def passed(self) -> bool:
         """Whether every stage went well and nothing was found that breaks or corrupts a run."""
         found = self.batch.at_least(_BAD) if self.batch is not None else []
-        return self.failed is None and not found and not self.rules.at_least(_BAD)
+        return self.failed is None and not found and not self.rules.at_least(_BAD) and not self.result["problems"]
 
     @property
     def limits(self) -> list[str]:
@@ -78,6 +78,7 @@ class RehearsalReport:
                 "data": self.result.get("data"),
                 "batch": batch,
                 "changes": list(self.result["changes"]),
+                "problems": list(self.result["problems"]),
                 "limits": self.limits,
                 "notes": list(self.notes),
             }
@@ -105,6 +106,7 @@ def _lines(report: RehearsalReport, verbose: bool) -> Iterator[str]:
         yield from _stage(stage)
     if report.batch is not None:
         yield from _batch(report.batch)
+    yield from (f"FAIL at full size: {flow(problem)}" for problem in report.result["problems"])
     yield from _changes(report.result["changes"], verbose)
     yield "A CPU cannot show:"
     yield from (f"  - {limit}" for limit in report.limits)
@@ -160,7 +162,8 @@ def _data(stage: Mapping[str, Any]) -> str:
     if stage.get("samples") is None:
         return "mock data"
     made = "made-up samples" if stage["made_up"] else "samples"
-    return f"{stage['samples']} {made} with {' and '.join(stage['columns'])}"
+    first = "the first " if stage.get("cut") else ""
+    return f"{first}{stage['samples']} {made} with {' and '.join(stage['columns'])}"
 
 
 def _packing(stage: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skill_run.bridge import recipes
-from skill_run.bridge.release import index, load_release
+from skill_run.bridge.release import index, load_release, read_data
 from skill_run.config.model import Assignment, Source, Unknown
 from skill_run.config.resolve import PSEUDO_FIELDS
 from skill_run.config.tree import parse_tree, to_plain
@@ -55,7 +55,7 @@ def make_request(
         else:
             request.steps += _steps(source, release, request.notes)
     if found is not None:
-        request.base = {"recipe": found.name, "module": found.module}
+        request.base = {"recipe": _function(found.name, release), "module": found.module}
         request.gpus = found.gpus
         if found.hf_model is not None:
             request.models[found.hf_model] = model_config(found.hf_model, model)
@@ -74,6 +74,12 @@ def _recipe(name: str, release: str) -> recipes.Recipe:
     near = recipes.nearest_recipe(name, release)
     hint = f"; the nearest is {near}" if near is not None else ""
     raise InputError(f"Megatron-Bridge {release} has no recipe {name[:200]}{hint}")
+
+
+def _function(name: str, release: str) -> str:
+    """Return the name of the function in the recipe's module, which may have other names elsewhere."""
+    table: dict[str, Any] = read_data(f"recipes-{release}.json")
+    return next((real for real, entry in table.items() if name in entry.get("aliases", ())), name)
 
 
 def _container(source: Source, original: Mapping[str, Any] | None) -> Any:

@@ -113,7 +113,8 @@ def rehearse_sources(
         "iters": iters,
         "more_iters": Wishes().more_iters,
         "pack": pack,
-        "world_size": judged.world_size or request.gpus,
+        "world_size": judged.world_size,
+        "gpus": request.gpus,
     }
     with tempfile.TemporaryDirectory(prefix="skill-run-hub-", ignore_cleanup_errors=True) as hub:
         variables = {"HF_HOME": hub, "HF_HUB_CACHE": str(Path(hub) / "hub"), "WANDB_MODE": "disabled"}
@@ -168,4 +169,4 @@ def _notes(request: Request, result: Mapping[str, Any]) -> tuple[str, ...]:
     notes = [note for note in request.notes if not note.startswith("the tokenizer ") or (stand_in and not made_up)]
     if made_up:
         notes.append("the samples are made up: --data DIR takes a folder with training.jsonl")
-    return (*notes, *result.get("notes", ()))
+    return (*notes, *result["notes"])

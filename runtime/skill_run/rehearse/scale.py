@@ -108,7 +108,9 @@ def _put_model_size(draft: Draft, layout: Layout, wishes: Wishes) -> None:
         if isinstance(width, int) and not isinstance(width, bool):
             draft.put(name, max(32, round(width * small / hidden / 32) * 32), "size", "same ratio to the hidden size")
     _put_experts(draft)
-    draft.put("model.vocab_size", wishes.vocab_size, "size", "tokens of the tokenizer used here")
+    # A multiple that every tensor parallel size divides.
+    vocabulary = -(-wishes.vocab_size // 128) * 128
+    draft.put("model.vocab_size", vocabulary, "size", "tokens of the tokenizer used here, rounded up")
 
 
 _WIDTHS: Final = (

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import copy
-import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from skill_run.rehearse.change import Change
-from skill_run.rehearse.scale import Wishes, plan_changes, plan_for_cpu
-from skill_run.worker.inside.errors import RankFailure
-from skill_run.worker.inside.ranks import Tell, run_ranks
+from skill_run.rehearse.scale import Wishes, plan_changes
 from skill_run.worker.inside.rehearse_build import build_config, fill_hub_cache
 from skill_run.worker.inside.rehearse_data import (
     columns_of,
@@ -26,12 +22,11 @@ from skill_run.worker.inside.rehearse_fields import read_values, write_change
 from skill_run.worker.inside.rehearse_model import refuse_unsupported, use_cpu_layers
 from skill_run.worker.inside.rehearse_pack import measure_lengths, pack_data, readable_batch
 from skill_run.worker.inside.rehearse_stages import StageFailure
-from skill_run.worker.inside.rehearse_train import Outcome, run_training
+from skill_run.worker.inside.rehearse_train import Outcome, compared, run_training, trained
+from skill_run.worker.inside.rehearse_validate import judge_at_full_size, least_ranks
 from skill_run.worker.inside.serve import Channel
 
 STAGES: Final = ("import", "build", "validate", "data", "packing", "train", "save", "resume")
-# Largest relative difference of a resumed loss that still counts as the same.
-_SAME_LOSS: Final = 1e-4
 
 
 def run(request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
@@ -40,7 +35,7 @@ def run(request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
     request: what skill_run.rehearse.run sends. Every failure of upstream's code is the result of a stage, so that what
     went well before is told too. Raises RefusedError for data that cannot be read.
     """
-    rehearsal = _Rehearsal(request, channel)
+    rehearsal = Rehearsal(request, channel)
     try:
         rehearsal.run()
     except StageFailure as failure:
@@ -48,7 +43,7 @@ def run(request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
     return rehearsal.result
 
 
-class _Rehearsal:
+class Rehearsal:
     """One run of the task; `result` grows with the stages."""
 
     def __init__(self, request: Mapping[str, Any], channel: Channel) -> None:
@@ -60,6 +55,7 @@ class _Rehearsal:
             "stages": [],
             "changes": [],
             "layout": None,
+            "problems": [],
             "notes": [],
             "own_layer_spec": False,
         }
@@ -68,7 +64,8 @@ class _Rehearsal:
         self.began = time.monotonic()
 
     def run(self) -> None:
-        self._stage("import", _import_megatron)
+        """Go through all stages; raises StageFailure for the first that fails."""
+        self._stage("import", import_megatron)
         self._stage("build", self.build)
         self._stage("validate", self.validate)
         self._stage("data", self.prepare_data)
@@ -95,6 +92,7 @@ class _Rehearsal:
         self.result["stages"].append({**told, "status": "failed"})
 
     def build(self) -> dict[str, Any]:
+        """Make the user's ConfigContainer."""
         base = self.request["base"]
         fill_hub_cache(self.request["models"], [base["module"]] if "module" in base else [])
         self.config, text = build_config(self.request)
@@ -104,28 +102,14 @@ class _Rehearsal:
     def validate(self) -> dict[str, Any]:
         """Let the real validate() judge the config at the user's own size, apart from what needs a GPU."""
         values = read_values(self.config)
-        world = self.request["world_size"] or _least_ranks(values)
-        failures: list[StageFailure] = []
-
-        def judge(_rank: int, tell: Tell) -> None:
-            os.environ["WORLD_SIZE"] = str(world)
-            try:
-                _validate(self.config, values)
-            except Exception as error:
-                tell(StageFailure.from_error("validate", error).to_dict())
-
-        def heard(_rank: int, told: dict[str, Any]) -> None:
-            failures.append(StageFailure(told["stage"], told["message"], told["place"], told["detail"]))
-
-        try:
-            run_ranks(1, judge, on_tell=heard)
-        except RankFailure as error:
-            raise StageFailure("validate", str(error), "", error.detail) from error
-        if failures:
-            raise failures[0]
-        return {"world_size": world, "world_size_assumed": self.request["world_size"] is None}
+        least, asked = least_ranks(values), self.request["world_size"]
+        usual = self.request.get("gpus") or least
+        self.world_size = asked or (least if usual % least else usual)
+        judge_at_full_size(self.config, values, self.world_size)
+        return {"world_size": self.world_size, "world_size_assumed": asked is None}
 
     def prepare_data(self) -> dict[str, Any] | None:
+        """Lay data and tokenizer down as local files, and point the config at them."""
         refuse_unsupported(self.config)
         dataset = self.config.dataset
         if not hasattr(dataset, "preprocessing"):
@@ -207,7 +191,8 @@ class _Rehearsal:
     def scale(self) -> None:
         """Make the config small, in place; what it was is kept for figures at the user's size."""
         self.full = copy.deepcopy(self.config.dataset)
-        wishes = Wishes(self.iters, self.more, self.request["pack"], self.vocab_size, self.request["world_size"])
+        self.full_batch = self.config.train.global_batch_size or 0
+        wishes = Wishes(self.iters, self.more, self.request["pack"], self.vocab_size, self.world_size)
         plan = plan_changes(read_values(self.config), wishes)
         for change in plan.changes:
             self._apply(change)
@@ -218,6 +203,7 @@ class _Rehearsal:
         self.config.env_vars = {}
 
     def pack(self) -> dict[str, Any] | None:
+        """Measure the samples and pack them, at the size of the rehearsal and at the user's own."""
         dataset = self.config.dataset
         if self.result["data"]["samples"] is None:
             return None
@@ -227,13 +213,31 @@ class _Rehearsal:
             return None
         lengths = measure_lengths(dataset, self.tokenizer, scratch("data"), limits)
         if small is None:
+            self._fit_batch(lengths["samples"])
             return {"packed": False, "lengths": lengths}
         here = pack_data(dataset, self.tokenizer, scratch("data"))
-        found = {"packed": True, "lengths": lengths, "here": here, "at_full_size": None}
+        self._fit_batch(here["packs"])
+        found: dict[str, Any] = {"packed": True, "lengths": lengths, "here": here, "at_full_size": None}
         real = not self.result["data"]["made_up"]
         if real and self.full.offline_packing_specs.packed_sequence_size != small.packed_sequence_size:
             found["at_full_size"] = self._pack_at_full_size()
+        if real and not self.result["data"]["cut"]:
+            self._compare_with_batch((found["at_full_size"] or here)["packs"])
         return found
+
+    def _fit_batch(self, rows: int) -> None:
+        """Make the global batch no larger than the data, which Bridge refuses, down to one micro-batch a rank."""
+        least = self.config.train.micro_batch_size * self.layout.dp
+        most = max(least, rows // least * least)
+        if self.config.train.global_batch_size > most:
+            self._change("train.global_batch_size", most, "run", "no more than the data have")
+
+    def _compare_with_batch(self, packs: int) -> None:
+        if packs < self.full_batch:
+            self.result["problems"].append(
+                f"the data fill {packs} of the config's packs, fewer than global_batch_size {self.full_batch}: "
+                "Megatron-Bridge stops with 'Not enough train samples for a single global batch'"
+            )
 
     def _pack_at_full_size(self) -> dict[str, Any]:
         folder = scratch("data-full")
@@ -280,7 +284,7 @@ class _Rehearsal:
             captured = sorted(capture.glob("rank*_batch*.pt"))
             self.result["batch"] = readable_batch(captured[0]) if captured else None
         self.result["later_steps"] = outcome.steps[self.iters :]
-        self.done("train", _trained(outcome, self.iters, self.layout.dp), outcome.seconds)
+        self.done("train", trained(outcome, self.iters, self.layout.dp), outcome.seconds)
         if self.iters not in outcome.saved:
             raise StageFailure("save", f"no checkpoint of step {self.iters} was written")
         self.done("save", {"steps": outcome.saved}, 0.0)
@@ -298,7 +302,7 @@ class _Rehearsal:
         except StageFailure as failure:
             failure.stage = "resume"
             raise
-        return _compared(before.steps[self.iters :], outcome.steps)
+        return compared(before.steps[self.iters :], outcome.steps)
 
 
 _SAYING: Final = {
@@ -312,7 +316,8 @@ _SAYING: Final = {
 }
 
 
-def _import_megatron() -> dict[str, Any]:
+def import_megatron() -> dict[str, Any]:
+    """Import the training loop with everything that lets it run without a GPU; return the versions."""
     from skill_run.worker.inside import bridge_on_cpu, bridge_stubs, cuda_on_cpu
     from skill_run.worker.inside.partition import install_partition
     from skill_run.worker.inside.rehearse_optimizer import repair_resuming
@@ -329,69 +334,6 @@ def _import_megatron() -> dict[str, Any]:
     return {"megatron_bridge": megatron.bridge.__version__, "megatron_core": megatron.core.__version__}
 
 
-def _validate(config: Any, values: dict[str, Any]) -> None:
-    """Call what pretrain() calls first: mixed precision and overlap are applied, then validate() judges."""
-    from megatron.bridge.training.config import runtime_config_update
-
-    for change in plan_for_cpu(values):
-        write_change(config, change)
-    pretrained = getattr(config.checkpoint, "pretrained_checkpoint", None)
-    if pretrained is not None:
-        # The user's checkpoint is on their cluster; only whether there is one is judged here.
-        config.checkpoint.pretrained_checkpoint = str(scratch("pretrained"))
-    runtime_config_update(config)
-
-
-def _least_ranks(values: Mapping[str, Any]) -> int:
-    """Return the smallest number of ranks that the layout and the batch sizes allow."""
-
-    def size(name: str) -> int:
-        value = values.get(f"model.{name}")
-        return value if isinstance(value, int) and value > 0 else 1
-
-    stages, dense = (
-        size("pipeline_model_parallel_size"),
-        size("tensor_model_parallel_size") * size("context_parallel_size"),
-    )
-    expert = size("expert_model_parallel_size") * size("expert_tensor_parallel_size")
-    return stages * math.lcm(dense, expert)
-
-
 def _checkpoints(config: Any, *, save: Path, interval: int) -> None:
     config.checkpoint.save = str(save)
     config.checkpoint.save_interval = interval
-
-
-def _trained(outcome: Outcome, iters: int, data_parallel: int) -> dict[str, Any]:
-    steps = outcome.steps[:iters]
-    if not steps:
-        raise StageFailure("train", "no step was made")
-    if any(step["loss"] - step["loss"] != 0 for step in steps):
-        raise StageFailure("train", "the loss is not finite")
-    counted = outcome.batches
-    made = max(1, len(outcome.steps))
-    tokens = counted.get("tokens", 0) * data_parallel / made
-    later = [step["seconds"] for step in steps[1:]] or [steps[0]["seconds"]]
-    return {
-        "steps": steps,
-        "tokens_a_step": round(tokens),
-        "tokens_per_second": round(tokens / (sum(later) / len(later))),
-        "padding_share": round(counted["padding"] / counted["packed"], 4) if counted.get("packed") else None,
-        "trained_share": round(counted["trained"] / counted["tokens"], 4) if counted.get("tokens") else None,
-    }
-
-
-def _compared(expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, Any]:
-    if [step["step"] for step in found] != [step["step"] for step in expected]:
-        raise StageFailure(
-            "resume",
-            f"the resumed run made steps {[step['step'] for step in found]}, expected "
-            f"{[step['step'] for step in expected]}",
-        )
-    pairs = [(one["loss"], other["loss"]) for one, other in zip(expected, found, strict=True)]
-    error = max(abs(one - other) / max(abs(one), 1e-12) for one, other in pairs)
-    if not error <= _SAME_LOSS:
-        raise StageFailure(
-            "resume", f"losses after the resume differ from those of the run that went on by {error:.1e}"
-        )
-    return {"steps": found, "loss_error": error}

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -243,4 +243,8 @@ def _made(value: Mapping[str, Any], path: str) -> Any:
         raise StageFailure.from_error("build", error) from error
 
 
-_STEPS: Final = {"yaml": _merge_yaml, "overrides": _apply_overrides, "code": _assign_code}
+_STEPS: Final[dict[str, Callable[[Any, Any], None]]] = {
+    "yaml": _merge_yaml,
+    "overrides": _apply_overrides,
+    "code": _assign_code,
+}

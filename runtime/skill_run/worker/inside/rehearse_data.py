@@ -53,7 +53,8 @@ def write_training_data(source: Path | None, columns: tuple[str, ...], folder: P
     with open(folder / TRAINING, "w", encoding="utf-8") as stream:
         for row in rows:
             stream.write(json.dumps(row) + "\n")
-    return {"samples": len(rows), "made_up": source is None, "columns": list(columns)}
+    cut = (source is not None and source.stat().st_size > _MOST_BYTES) or len(rows) == MOST_SAMPLES
+    return {"samples": len(rows), "cut": cut, "made_up": source is None, "columns": list(columns)}
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:

@@ -7,19 +7,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from skill_run.worker.inside.errors import RankFailure, RefusedError
 from skill_run.worker.inside.ranks import Tell, run_ranks, start_gloo
 from skill_run.worker.inside.rehearse_stages import StageFailure, stage_of
+
+# Largest relative difference of a resumed loss that still counts as the same.
+_SAME_LOSS: Final = 1e-4
 
 
 @dataclass(slots=True)
 class Outcome:
     """What a run told: its steps in order, iterations that were saved, and what its micro-batches held (rank 0).
 
-    steps: {"step", "loss", "grad_norm", "seconds"}; batches: {"micro_batches", "tokens", "trained", "packed" (tokens of packs),
-    "padding" (those of them that pad)}.
+    steps: {"step", "loss", "grad_norm", "seconds"}; batches: {"micro_batches", "tokens", "trained", "packed",
+    "padding"}, the last two for packs only: their tokens, and those of them that pad.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -83,7 +86,7 @@ def _train(config: Any, place: tuple[int, int], tell: Tell, finetune: bool, capt
     try:
         # Over a file, since a port can be taken by somebody else; Bridge goes on with the groups that it finds.
         start_gloo(*place)
-        _write_checkpoints_here()
+        write_checkpoints_here()
         (run_finetune if finetune else pretrain)(config, step, callbacks=[reporter])
     except (Exception, SystemExit) as error:
         stage = stage_of(error, "train" if reporter.started else "setup")
@@ -95,7 +98,7 @@ def _train(config: Any, place: tuple[int, int], tell: Tell, finetune: bool, capt
         tell({"batches": counter.found})
 
 
-def _write_checkpoints_here() -> None:
+def write_checkpoints_here() -> None:
     """Take results of checkpoint writers in this process, which is the one that writes.
 
     Megatron-Core starts another interpreter for it on every rank (dist_checkpointing/strategies/filesystem_async.py),
@@ -210,3 +213,40 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
+
+
+def trained(outcome: Outcome, iters: int, data_parallel: int) -> dict[str, Any]:
+    """Return the figures of a run's first `iters` steps; raises StageFailure when there is none, or a loss is NaN."""
+    steps = outcome.steps[:iters]
+    if not steps:
+        raise StageFailure("train", "no step was made")
+    if any(step["loss"] - step["loss"] != 0 for step in steps):
+        raise StageFailure("train", "the loss is not finite")
+    counted = outcome.batches
+    made = max(1, len(outcome.steps))
+    tokens = counted.get("tokens", 0) * data_parallel / made
+    later = [step["seconds"] for step in steps[1:]] or [steps[0]["seconds"]]
+    return {
+        "steps": steps,
+        "tokens_a_step": round(tokens),
+        "tokens_per_second": round(tokens / (sum(later) / len(later))),
+        "padding_share": round(counted["padding"] / counted["packed"], 4) if counted.get("packed") else None,
+        "trained_share": round(counted["trained"] / counted["tokens"], 4) if counted.get("tokens") else None,
+    }
+
+
+def compared(expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the steps of a resumed run and how far their losses are off; raises StageFailure when they differ."""
+    if [step["step"] for step in found] != [step["step"] for step in expected]:
+        raise StageFailure(
+            "resume",
+            f"the resumed run made steps {[step['step'] for step in found]}, expected "
+            f"{[step['step'] for step in expected]}",
+        )
+    pairs = [(one["loss"], other["loss"]) for one, other in zip(expected, found, strict=True)]
+    error = max(abs(one - other) / max(abs(one), 1e-12) for one, other in pairs)
+    if not error <= _SAME_LOSS:
+        raise StageFailure(
+            "resume", f"losses after the resume differ from those of the run that went on by {error:.1e}"
+        )
+    return {"steps": found, "loss_error": error}
