@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: verify test lint docs docs-check bench wheel-check clean
 
 verify: $(READY)
+	$(BIN)/skill-run worker setup
 	$(BIN)/skill-run verify
 
 test: $(READY)
