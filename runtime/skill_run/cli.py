@@ -15,6 +15,7 @@ from skill_run import __version__
 from skill_run.errors import EXIT_CLEAN, EXIT_FINDINGS, EXIT_INPUT, InputError, SkillRunError
 
 if TYPE_CHECKING:
+    from skill_run.config.model import Source
     from skill_run.report.finding import ValidationReport
     from skill_run.rules.fix import FixResult
 
@@ -53,8 +54,15 @@ def _rehearse() -> click.Command:
     return rehearse
 
 
+def _launch() -> click.Command:
+    from skill_run.commands.launch import launch
+
+    return launch
+
+
 # Command name -> function that imports it.
 LATER: Final[dict[str, Callable[[], click.Command]]] = {
+    "launch": _launch,
     "rehearse": _rehearse,
     "verify": _verify,
     "worker": _worker,
@@ -95,6 +103,7 @@ def cli() -> None:
 @click.option("--fix", is_flag=True, help="Print the corrected config; the report goes to standard error.")
 @click.option("--fix-semantic", is_flag=True, help="With --fix, also apply fixes that change what is trained.")
 @click.option("--write", is_flag=True, help="With --fix, write the corrected config into the file.")
+@click.option("--ask-upstream", is_flag=True, help="Also run the real validate() of a worker, and show both verdicts.")
 def validate(inputs: tuple[str, ...], **options: Any) -> int:
     """Find every problem of a config at once, silent ones too.
 
@@ -139,8 +148,20 @@ def validate(inputs: tuple[str, ...], **options: Any) -> int:
         fixed = fix_config(sources, rules, semantic=options["fix_semantic"], **settings)
         return _finish_fix(fixed, source, options)
     report = engine.judge_sources(sources, rules, **settings)
+    if options["ask_upstream"]:
+        report = _with_upstream(report, sources, settings)
     _emit(_rendered(report, options, sys.stdout), options["output"])
     return EXIT_FINDINGS if report.at_least(options["level"]) else EXIT_CLEAN
+
+
+def _with_upstream(report: ValidationReport, sources: list[Source], settings: dict[str, Any]) -> ValidationReport:
+    from dataclasses import replace
+
+    from skill_run.rules.validate import build_config
+    from skill_run.worker.oracle import ask_upstream
+
+    answer = ask_upstream(sources, build_config(sources, **settings), report)
+    return replace(report, upstream=answer.to_dict())
 
 
 def _check_write(source: str | None, overrides: Sequence[str], options: dict[str, Any]) -> None:

@@ -42,8 +42,8 @@ VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "model.cpu_offloading": _BOOL,
     "model.cpu_offloading_num_layers": (0, 1, 2, 50),
     "model.fine_grained_activation_offloading": _BOOL,
-    "model.num_moe_experts": (None, 4, 8),
-    "model.moe_router_topk": (1, 2),
+    "model.num_moe_experts": (2, 4, 8),
+    "model.moe_router_topk": (2,),
     "model.moe_token_dispatcher_type": ("allgather", "alltoall", "flex"),
     "model.moe_flex_dispatcher_backend": ("deepep", "hybridep", "ncclep"),
     "model.moe_grouped_gemm": _BOOL,
@@ -164,6 +164,7 @@ VALUES: Final[dict[str, tuple[Any, ...]]] = {
         {"_target_": "megatron.bridge.peft.dora.DoRA", "dim": 8, "alpha": 16},
     ),
 }
+_EXPERTS: Final = ("model.moe_", "model.num_moe_experts")
 _WORLDS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
 _ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {},
@@ -209,7 +210,8 @@ def draw(count: int, seed: int) -> list[Drawn]:
 def _change(config: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     wanted = rng.randint(2, 6)
-    names = list(VALUES)
+    # A dense model keeps its expert fields: no provider of one sets them.
+    names = [name for name in VALUES if config["model"]["num_moe_experts"] or not name.startswith(_EXPERTS)]
     while len(changed) < wanted:
         name = rng.choice(names)
         *parents, leaf = name.split(".")

@@ -45,7 +45,7 @@ def accepted() -> dict[str, Any]:
 def answers(
     bridge_worker: Worker, drawn: list[random_configs.Drawn], accepted: dict[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """What the worker said in one run: to the drawn configs, the hostile ones, one that needs too much, one after it."""
+    """What the worker said in one run: to drawn configs, hostile ones, one that needs too much, and one after it."""
     groups = {
         "drawn": [config.case() for config in drawn],
         "hostile": [{"config": _with_model(accepted, "activation_func", value)} for value in HOSTILE.values()],
@@ -107,7 +107,7 @@ def test_a_config_that_asks_for_too_much_does_not_stop_the_others(answers: dict[
     assert answers["after"][0]["phase"] == "validate"
 
 
-def test_sections_that_a_config_leaves_out_are_missed_by_name(answers: dict[str, list[dict[str, Any]]]) -> None:
+def test_a_partial_config_is_told_what_its_classes_need(answers: dict[str, list[dict[str, Any]]]) -> None:
     answer = answers["partial"][0]
-    assert answer["outcome"] == "raises"
-    assert "missing" in answer["message"]
+    assert answer["outcome"] == "cannot-build"
+    assert answer["message"].startswith("dataset does not say ")

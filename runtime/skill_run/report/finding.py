@@ -94,6 +94,8 @@ class ValidationReport:
     findings: tuple[Finding, ...]
     not_checked: tuple[NotChecked, ...]
     rules_checked: int = 0
+    # What the real validate() said, where it was asked (`validate --ask-upstream`).
+    upstream: dict[str, Any] | None = None
 
     @property
     def summary(self) -> dict[str, int]:
@@ -118,4 +120,5 @@ class ValidationReport:
             "findings": [finding.to_dict() for finding in self.findings],
             "not_checked": [entry.to_dict() for entry in self.not_checked],
             "rules_checked": self.rules_checked,
+            **({} if self.upstream is None else {"upstream": self.upstream}),
         }

@@ -24,6 +24,10 @@ def _lines(report: ValidationReport, verbose: bool) -> Iterator[Line]:
     yield _header(report)
     yield from findings_lines(report.findings, verbose)
     yield Line(words(upstream_verdict(report)))
+    if report.upstream is not None:
+        from skill_run.report.upstream import upstream_lines
+
+        yield from upstream_lines(report.upstream, report.findings, verbose)
     if report.not_checked:
         hint = "." if verbose else "; --verbose lists them."
         yield Line(words(f"{not_checked_summary(report)}{hint}"), hang=INDENT)

@@ -61,6 +61,8 @@ class Builder:
         """
         target = data.get("_target_", CONTAINER)
         found = _locate_class(str(target), "the config")
+        if self.infer:
+            data = {**{name: {} for name in _required(found) if name not in data}, **data}
         return self._make(found, data, "")
 
     def _make(self, cls: type, data: Mapping[str, Any], where: str) -> Any:
@@ -74,6 +76,9 @@ class Builder:
                 values[str(name)] = self._value(value, hints.get(name), path)
             elif name not in taken and name not in _MARKS:
                 self.dropped.append(path)
+        lacking = [name for name in _required(cls) if name not in values] if self.infer else []
+        if lacking:
+            raise RefusedError(f"{where or 'the config'} does not say {', '.join(lacking)}, which {cls.__name__} needs")
         return cls(**values)
 
     def _value(self, value: Any, hint: Any, where: str) -> Any:
@@ -149,6 +154,15 @@ def _member(kind: type[enum.Enum], given: Any, where: str) -> enum.Enum:
     if len(values) != 1:
         raise RefusedError(f"{where} names the enumeration {kind.__name__} without one value")
     return kind(values[0])
+
+
+def _required(cls: type) -> list[str]:
+    """Return the fields of a config class that have no default."""
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
 
 
 @functools.cache
