@@ -83,7 +83,7 @@ def test_without_a_worker_the_command_says_how_to_get_one(tmp_path: Path) -> Non
 def _run(arguments: list[str], workers: Path) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != WORKER_ENVIRONMENT}
     return subprocess.run(
-        [sys.executable, "-m", "skill_run", *arguments],
+        [sys.executable, "-m", "skill_run.cli", *arguments],
         env={**kept, FOLDER_ENVIRONMENT: str(workers)},
         capture_output=True,
         text=True,
