@@ -21,7 +21,7 @@ from skill_run.errors import EXIT_MISSING, InputError, MissingError
 from skill_run.worker.environments import FOLDER_ENVIRONMENT, RECORD, Worker, list_workers
 from skill_run.worker.install import build_worker, register_worker, remove_worker, setup_worker
 from skill_run.worker.kinds import Kind, Pin
-from skill_run.worker.packages import MARKER, Progress, Sources, batches
+from skill_run.worker.packages import Progress, Sources, batches
 
 # A build of a package that says it has begun, and then waits until it may go on.
 BACKEND = """\
@@ -78,7 +78,7 @@ def test_a_set_up_ends_with_a_worker_that_is_listed(built: Built) -> None:
     record = json.loads((built.folder / "tiny" / RECORD).read_text("utf-8"))
     assert record["built"] is True
     assert record["lock"] == built.kind.locks["cpu"].digest
-    assert not (built.folder / "tiny" / MARKER).exists()
+    assert sorted(path.name for path in (built.folder / "tiny").iterdir()) == ["venv", RECORD]
 
 
 def test_a_set_up_tells_its_size_first_and_then_how_far_it_is(built: Built) -> None:
@@ -249,7 +249,7 @@ def test_without_its_python_nothing_is_begun(
 
 
 def test_a_disk_without_room_is_told_before_anything_is_made(workers: Path, packages: Packages) -> None:
-    with pytest.raises(MissingError, match=r"MB free, and the worker needs 1000000000000 MB; make room, or let"):
+    with pytest.raises(MissingError, match=r"MB free, and the set-up needs 1000000000000 MB; make room, or let"):
         build_worker(kind_of(*packages.megatron(), disk_mb=10**12), sources=packages.sources)
     assert not (workers / "tiny").exists()
 
@@ -270,7 +270,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_is_told(small_disk: Path, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_ENVIRONMENT, str(small_disk / "workers"))
     large = packages.wheel("large", "1.0", {"large.bin": bytes(64_000_000)})
-    with pytest.raises(MissingError, match=r"the disk is full; make room where .* run the same command again"):
+    with pytest.raises(MissingError, match=r"the disk is full; make room where .* is, then run the same command again"):
         build_worker(kind_of(*packages.megatron(), large), sources=packages.sources)
     assert list_workers() == []
 

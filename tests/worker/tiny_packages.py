@@ -46,7 +46,7 @@ class Packages:
         }
         record = "".join(f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in members.items())
         path = self.folder / f"{distribution}-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(path, "w") as archive:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for member, data in members.items():
                 archive.writestr(member, data)
             archive.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")

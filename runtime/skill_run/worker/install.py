@@ -9,7 +9,6 @@ import platform
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -219,17 +218,12 @@ def _check_room(folder: Path, lock: Lock) -> None:
     """Refuse to start what the disk cannot hold; what a cut set-up left counts as room."""
     used = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()) if folder.is_dir() else 0
     free = shutil.disk_usage(folder.parent).free + used
-    if free < lock.disk_mb * 1e6:
+    # A package file lies there while it is unpacked.
+    need = lock.disk_mb * 1e6 + max(pin.size for pin in lock.pins)
+    if free < need:
         raise MissingError(
-            f"{folder.parent} has {free / 1e6:.0f} MB free, and the worker needs {lock.disk_mb} MB; make room, or let "
-            "$SKILL_RUN_WORKERS name a folder on another disk"
-        )
-    largest = max(pin.size for pin in lock.pins)
-    free = shutil.disk_usage(tempfile.gettempdir()).free
-    if free < largest:
-        raise MissingError(
-            f"the temporary folder {tempfile.gettempdir()} has {free / 1e6:.0f} MB free, and one download takes "
-            f"{largest / 1e6:.0f} MB; make room, or let $TMPDIR name another folder"
+            f"{folder.parent} has {free / 1e6:.0f} MB free, and the set-up needs {need / 1e6:.0f} MB; make room, or "
+            "let $SKILL_RUN_WORKERS name a folder on another disk"
         )
 
 

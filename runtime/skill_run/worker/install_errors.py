@@ -43,7 +43,7 @@ def failure_of(lines: Sequence[str], batch: Sequence[Pin], folder: Path) -> Miss
     """Return the error for an installer's last lines: its text is one sentence that says what to do."""
     text = "\n".join(lines)
     if _DISK.search(text):
-        return MissingError(f"the disk is full; make room where {folder} and the temporary folder are, then {_AGAIN}")
+        return MissingError(f"the disk is full; make room where {folder} is, then {_AGAIN}")
     if _HASH.search(text):
         name = _named(lines, batch)
         return MissingError(

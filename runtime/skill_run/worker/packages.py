@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -109,8 +108,14 @@ class Installation:
         """The interpreter of the environment."""
         return self.folder / "venv" / "bin" / "python"
 
+    @property
+    def _scratch(self) -> Path:
+        """Temporary files of the installers, here so that those of one that was killed are found again."""
+        return self.folder / "tmp"
+
     def run(self) -> None:
         """Make the environment, or go on with one that was cut; raises MissingError with what went wrong."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
         if not self._resume():
             self._start()
         for batch in batches(self.lock.pins):
@@ -119,6 +124,7 @@ class Installation:
                 self._install(batch)
                 self.done.update(pin.key for pin in batch)
                 self._mark()
+        shutil.rmtree(self._scratch, ignore_errors=True)
         self._tell("installed", self.lock.pins)
 
     def _resume(self) -> bool:
@@ -147,6 +153,7 @@ class Installation:
         self.folder.mkdir(parents=True)
         self._mark()
         self._tell("making a virtual environment", ())
+        self._scratch.mkdir()
         lines = self._run([self.python, "-I", "-m", "venv", str(self.folder / "venv")], None)
         if lines is not None:
             raise failure_of(lines, (), self.folder)
@@ -161,17 +168,17 @@ class Installation:
 
     def _install(self, batch: Sequence[Pin]) -> None:
         self._tell(f"installing {', '.join(pin.key for pin in batch[:3])}{', ...' if batch[3:] else ''}", ())
-        with tempfile.TemporaryDirectory(prefix="skill-run-") as scratch:
-            wanted = Path(scratch) / "requirements.txt"
-            wanted.write_text("".join(f"{pin.line}\n" for pin in batch), encoding="ascii")
-            if self.uv is not None:
-                lines = self._run([*self._uv_command(self.uv, batch), "-r", str(wanted)], batch)
-                if lines is None:
-                    return
-                reason = next((line for line in lines if "error" in line.lower() or "No solution" in line), lines[-1])
-                self.on_progress(Progress(f"uv could not do it ({reason.strip()[:200]}); pip goes on", note=True))
-                self.uv = None
-            lines = self._run([*self._pip_command(batch), "-r", str(wanted)], batch)
+        self._scratch.mkdir(exist_ok=True)
+        wanted = self._scratch / "requirements.txt"
+        wanted.write_text("".join(f"{pin.line}\n" for pin in batch), encoding="ascii")
+        if self.uv is not None:
+            lines = self._run([*self._uv_command(self.uv, batch), "-r", str(wanted)], batch)
+            if lines is None:
+                return
+            reason = next((line for line in lines if "error" in line.lower() or "No solution" in line), lines[-1])
+            self.on_progress(Progress(f"uv could not do it ({reason.strip()[:200]}); pip goes on", note=True))
+            self.uv = None
+        lines = self._run([*self._pip_command(batch), "-r", str(wanted)], batch)
         if lines is not None:
             raise failure_of(lines, batch, self.folder)
 
@@ -198,7 +205,7 @@ class Installation:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**environment, **_SET},
+            env={**environment, **_SET, "TMPDIR": str(self._scratch)},
             text=True,
             encoding="utf-8",
             errors="replace",
