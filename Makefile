@@ -5,11 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: verify test lint docs docs-check bench wheel-check clean
+.PHONY: verify workers test lint docs docs-check bench wheel-check clean
 
 verify: $(READY)
 	$(BIN)/skill-run worker setup
 	$(BIN)/skill-run verify
+
+workers: $(READY)
+	$(BIN)/skill-run worker setup core-0.16.1
+	$(BIN)/skill-run worker setup cpu-0.6.2
 
 test: $(READY)
 	$(BIN)/python -m pytest -p no:cacheprovider
