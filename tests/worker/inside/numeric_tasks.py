@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,51 @@ def direct(q: Any, k: Any, v: Any, boundaries: list[int], case: Mapping[str, Any
     return torch.einsum("hqk,khd->qhd", weights, v)
 
 
+VARLEN: dict[str, dict[str, Any]] = {
+    "one rank": {"cp": 1},
+    "2 ranks": {"cp": 2, "cp_comm_type": "p2p"},
+    "4 ranks": {"cp": 4, "cp_comm_type": "all_gather"},
+    "heads travel": {"cp": 2, "cp_comm_type": "a2a", "groups": 2},
+    "window": {"cp": 2, "cp_comm_type": "p2p", "window_size": [5, 0]},
+    "values of another size": {"cp": 2, "cp_comm_type": "p2p", "value_size": VALUE_SIZE},
+}
+
+
+def varlen_on_cpu(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seq_q: Any,
+    cu_seq_k: Any,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    window_size: tuple[int, int],
+) -> Any:
+    """What torch documents of varlen_attn, whose kernels need a GPU: each run's mask ends at its last key."""
+    import torch
+
+    outputs = []
+    for (start, end), (first, last) in zip(pairs(cu_seq_q), pairs(cu_seq_k), strict=True):
+        assert end - start <= max_q
+        assert last - first <= max_k
+        query = torch.arange(end - start)[:, None] + (last - first) - (end - start)
+        key = torch.arange(last - first)[None]
+        seen = key <= query + window_size[1]
+        if window_size[0] >= 0:
+            seen &= key >= query - window_size[0]
+        scores = torch.einsum("qhd,khd->hqk", q[start:end], k[first:last]) * scale
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights, v[first:last]))
+    return torch.cat(outputs)
+
+
+def pairs(boundaries: Any) -> list[tuple[int, int]]:
+    at = boundaries.tolist()
+    return list(pairwise(at))
+
+
 def error_of(case: Mapping[str, Any], rank: int) -> float:
     """Return the largest error of a case's output and gradients on one rank."""
     import torch
@@ -85,6 +131,7 @@ def error_of(case: Mapping[str, Any], rank: int) -> float:
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.transformer.enums import AttnMaskType
 
+    from skill_run.worker.inside import varlen
     from skill_run.worker.inside.attention import CPUAttention
     from skill_run.worker.inside.partition import thd_partition_indices
     from skill_run.worker.inside.ranks import start_gloo
@@ -101,7 +148,8 @@ def error_of(case: Mapping[str, Any], rank: int) -> float:
     v = torch.randn(tokens, case.get("groups", GROUPS), case.get("value_size", SIZE))
     weight = torch.randn(tokens, HEADS, v.size(-1))
     q, k, v, weight = (x.to(dtype).double() for x in (q, k, v, weight))
-    attention = CPUAttention(
+    varlen.varlen.varlen_attn = varlen_on_cpu
+    attention = (varlen.VarlenAttention if case.get("varlen") else CPUAttention)(
         config_of(case, dtype),
         1,
         AttnMaskType[case.get("mask", "causal")],
@@ -158,6 +206,7 @@ def run(request: Mapping[str, Any], channel: Any) -> dict[str, Any]:
         refused = str(error)
     return {
         "errors": {name: max(errors(case)) for name, case in CASES.items()},
+        "varlen": {name: max(errors({**case, "varlen": True})) for name, case in VARLEN.items()},
         "refused": refused,
         "partition": partition(),
         "installed_twice": twice,

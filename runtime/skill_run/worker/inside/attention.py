@@ -68,7 +68,7 @@ class CPUAttention(MegatronModule):
         if config.softmax_type == "vanilla":
             self.softmax_offset = None
         elif config.softmax_type == "off-by-one":
-            self.softmax_offset = torch.zeros(heads)
+            self.softmax_offset = torch.zeros(heads, device=torch.cuda.current_device())
         else:
             offset = torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype))
             self.register_parameter("softmax_offset", offset)
@@ -109,7 +109,7 @@ class CPUAttention(MegatronModule):
     def _attend(self, q: Any, k: Any, v: Any, boundaries: Sequence[int], group: Any, causal: bool) -> Any:
         """Return [T, H, D] for the tokens of this rank."""
         cp_size, cp_rank = group.size(), group.rank()
-        cut = Cut.of(boundaries, q.size(0) * cp_size, cp_size, self.partition)
+        cut = Cut.of(boundaries, q.size(0) * cp_size, cp_size, str(q.device), self.partition)
         everyone, me = tuple(range(cp_size)), (cp_rank,)
         if cp_size == 1:
             return self._local(q, k, v, cut, me, me, causal, self.softmax_offset)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from skill_run.worker.inside.errors import RefusedError
@@ -11,18 +12,20 @@ from skill_run.worker.inside.ranks import run_ranks, start_gloo
 DEVICES: Final = ("cpu", "cuda")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Backend:
     """A device that is ready, and how ranks run on it.
 
-    attention: the core attention of packed runs; core_attention: what it is, in words.
+    core_attention: in words, for the report; load_attention: returns its class, on a rank; start: makes the default
+    process group from rank and size; own_index: no Transformer Engine has an index function of its own.
     """
 
     device: str
-    attention: Any
     core_attention: str
+    load_attention: Callable[[], type]
+    start: Callable[[int, int], None]
+    own_index: bool = True
     notes: tuple[str, ...] = ()
-    shared_gpu: bool = False
 
     def run(self, case: Any, *, reference: str | None = None, leak: bool = False, save: str | None = None) -> Any:
         """Run a case on forked ranks and return what rank 0 found.
@@ -34,12 +37,12 @@ class Backend:
     def _on_rank(self, rank: int, case: Any, reference: str | None, leak: bool, save: str | None) -> Any:
         import torch
 
+        self.start(rank, case.layout.size)
         from skill_run.worker.inside.compare import compare, gradient_norm
         from skill_run.worker.inside.leak import test_leak
         from skill_run.worker.inside.training import Run
 
-        self._start(rank, case.layout.size)
-        run = Run(case)
+        run = Run(case, self._attention(case.variation), own_index=self.own_index)
         outcome = run.train()
         # Only now: the scale of auxiliary losses must have been set by a schedule.
         leaked = test_leak(run) if leak else None
@@ -52,19 +55,12 @@ class Backend:
             figures |= compare(outcome, torch.load(reference, weights_only=False))
         return {**figures, "leak": leaked}
 
-    def _start(self, rank: int, size: int) -> None:
-        if self.device == "cpu":
-            start_gloo(rank, size)
-            return
-        from skill_run.worker.inside.gpu import start_on_gpu
-
-        start_on_gpu(rank, size, shared=self.shared_gpu)
-
-    def attention_for(self, variation: Any) -> Any:
-        """Return the core attention for a variation: only the kernel's index changes what ranks hold."""
-        if self.device != "cpu" or not variation.kernel:
-            return self.attention
-        return type(self.attention.__name__, (self.attention,), {"partition": staticmethod(variation.partition)})
+    def _attention(self, variation: Any) -> type:
+        """Return the core attention; ours is told when the kernel's index changes what ranks hold."""
+        attention = self.load_attention()
+        if not variation.kernel or not hasattr(attention, "partition"):
+            return attention
+        return type(attention.__name__, (attention,), {"partition": staticmethod(variation.partition)})
 
     def environment(self) -> dict[str, Any]:
         """Return {"versions", "device", "core_attention"} for the report."""
@@ -81,19 +77,23 @@ def open_backend(device: str, dtype: str, ranks: int) -> Backend:
     if device == "cuda":
         from skill_run.worker.inside.gpu import open_gpu
 
-        return replace(open_gpu(dtype, ranks))
+        return open_gpu(dtype, ranks)
     raise RefusedError(f"device {device!r} is none of {', '.join(DEVICES)}")
 
 
 def _open_cpu(dtype: str) -> Backend:
+    """Patch this process and import what ranks need, so that their forks have it."""
     from skill_run.worker.inside import cuda_on_cpu
 
     cuda_on_cpu.install()
     if dtype == "float64":
         cuda_on_cpu.compute_cross_entropy_in_float64()
+    from skill_run.worker.inside import training
     from skill_run.worker.inside.attention import CPUAttention
 
-    return Backend("cpu", CPUAttention, "own (CPU), per sequence; reference: Megatron's DotProductAttention")
+    assert training
+    words = "our own on the CPU, sequence by sequence; the reference has Megatron's DotProductAttention"
+    return Backend("cpu", words, lambda: CPUAttention, start_gloo)
 
 
 def _versions() -> dict[str, str]:

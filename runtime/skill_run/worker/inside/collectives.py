@@ -46,13 +46,16 @@ class RingShift(torch.autograd.Function):
 def _shifted(x: Any, group: Any, step: int) -> Any:
     ranks = dist.get_process_group_ranks(group)
     me = dist.get_rank(group)
-    x = x.contiguous()
+    device, x = x.device, x.contiguous()
+    if x.is_cuda and "nccl" not in dist.get_backend(group):
+        # gloo sends host memory only: ranks that share a GPU.
+        x = x.cpu()
     received = torch.empty_like(x)
     sending = dist.isend(x, ranks[(me + step) % len(ranks)], group=group)
     receiving = dist.irecv(received, ranks[(me - step) % len(ranks)], group=group)
     sending.wait()
     receiving.wait()
-    return received
+    return received.to(device)
 
 
 class AllToAll(torch.autograd.Function):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from skill_run.worker.inside.training import Outcome
+from skill_run.worker.inside.case import Outcome
 
 # Largest relative error of loss, gradients and weights that rounding explains, by the type that is computed in.
 TOLERANCES: Final = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 3e-2}

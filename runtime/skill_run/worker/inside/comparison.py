@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from skill_run.worker.inside.backend import Backend
+from skill_run.worker.inside.case import Case
 from skill_run.worker.inside.compare import tolerance_of
 from skill_run.worker.inside.controls import uneven_lengths
 from skill_run.worker.inside.diagnosis import Symptoms
@@ -16,7 +17,6 @@ from skill_run.worker.inside.errors import RankFailure
 from skill_run.worker.inside.gpt_model import ModelShape
 from skill_run.worker.inside.parallel import Layout
 from skill_run.worker.inside.samples import Sample, draw_samples, enough_samples, pack_samples
-from skill_run.worker.inside.training import Case
 from skill_run.worker.inside.variation import Variation
 
 Lengths = Sequence[Sequence[Mapping[str, int]]]
@@ -72,7 +72,6 @@ class Comparison:
             steps=self.steps,
             seed=self.seed,
             variation=variation,
-            attention=self.backend.attention_for(variation),
             device=self.backend.device,
         )
 
@@ -86,7 +85,7 @@ class Comparison:
     def reference(self, case: Case) -> str:
         """Return the file of the case's reference; it is computed once for all cases that share it."""
         plain = replace(case, layout=Layout(), variation=Variation())
-        plain = plain if case.shape.balanced else replace(plain, attention=None)
+        plain = plain if case.shape.balanced else replace(plain, packed=False)
         key = (repr(plain.shape), id(case.samples), plain.steps, plain.packed and plain.multiple)
         if key not in self._references:
             self.tell("packed reference on one rank" if plain.packed else "unpacked reference")

@@ -46,6 +46,11 @@ def install() -> Releases:
     return releases
 
 
+def is_installed() -> bool:
+    """Whether this process's CUDA calls go to the CPU."""
+    return bool(_INSTALLED)
+
+
 def refuse_gpu() -> None:
     """Raise RefusedError ("missing") when torch sees a GPU: the patches would turn its work into CPU work."""
     import torch

@@ -16,15 +16,16 @@ from skill_run.worker.inside.partition import Partition, refuse_uneven, thd_part
 class Cut:
     """A pack's physical boundaries [S + 1], its tail included, and the ranks that it is cut for.
 
-    partition: the index function by which the ranks hold their tokens.
+    device: where what follows from it is needed; partition: the index function by which the ranks hold their tokens.
     """
 
     boundaries: tuple[int, ...]
     cp_size: int
+    device: str = "cpu"
     partition: Partition = thd_partition_indices
 
     @classmethod
-    def of(cls, boundaries: Sequence[int], tokens: int, cp_size: int, partition: Partition) -> Cut:
+    def of(cls, boundaries: Sequence[int], tokens: int, cp_size: int, device: str, partition: Partition) -> Cut:
         """Return the cut of a pack of `tokens`; those after the last boundary are a sequence of their own.
 
         Raises RefusedError for a length that 2*CP does not divide.
@@ -34,7 +35,7 @@ class Cut:
             at.append(tokens)
         if cp_size > 1 and partition is thd_partition_indices:
             refuse_uneven(at, cp_size)
-        return cls(tuple(at), cp_size, partition)
+        return cls(tuple(at), cp_size, device, partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def holding(cut: Cut, ranks: tuple[int, ...]) -> Holding:
     positions = tuple(position[order].split(sizes))
     if torch.equal(order, torch.arange(order.numel())):
         return Holding(None, None, sizes, positions)
-    return Holding(order, torch.argsort(order), sizes, positions)
+    return Holding(order.to(cut.device), torch.argsort(order).to(cut.device), sizes, positions)
 
 
 def _tokens_held(cut: Cut, ranks: tuple[int, ...]) -> Any:
@@ -96,7 +97,7 @@ def masks(
     queries, keys = holding(cut, query_ranks), holding(cut, key_ranks)
     plain = causal and window is None and query_ranks == key_ranks and len(query_ranks) == cut.cp_size
     return tuple(
-        None if plain else _visible(q[:, None], k[None], causal, window)
+        None if plain else _visible(q[:, None], k[None], causal, window).to(cut.device)
         for q, k in zip(queries.positions, keys.positions, strict=True)
     )
 

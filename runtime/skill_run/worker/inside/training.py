@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -14,67 +13,35 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 
+from skill_run.worker.inside.case import Case, Outcome
 from skill_run.worker.inside.global_weights import draw_weights, gather_full, named_parameters
-from skill_run.worker.inside.gpt_model import ModelShape, build_config, build_models
-from skill_run.worker.inside.parallel import Layout
-from skill_run.worker.inside.partition import install_partition
+from skill_run.worker.inside.gpt_model import build_config, build_models
+from skill_run.worker.inside.partition import install_partition, thd_partition_indices
 from skill_run.worker.inside.rank_batch import on_this_rank
 from skill_run.worker.inside.samples import Sample, alone, pack_samples
-from skill_run.worker.inside.variation import Variation
 
 LEARNING_RATE: Final = 1e-3
-
-
-@dataclass(frozen=True)
-class Case:
-    """One run to make. samples: a list for each pack; multiple: pad_seq_to_mult; steps: optimizer steps.
-
-    attention: core attention of packed runs, None for an unpacked one with Megatron's own; device: "cpu" or "cuda".
-    """
-
-    shape: ModelShape
-    layout: Layout
-    samples: Sequence[Sequence[Sample]]
-    pack_size: int
-    multiple: int
-    dtype: str = "float64"
-    steps: int = 0
-    seed: int = 0
-    variation: Variation = field(default_factory=Variation)
-    attention: type | None = None
-    device: str = "cpu"
-
-    @property
-    def packed(self) -> bool:
-        """Whether samples are packed; an unpacked run has one microbatch for each."""
-        return self.attention is not None
-
-
-@dataclass
-class Outcome:
-    """What a run computed: the loss of each step, and on rank 0 gradients of the first and weights after the last."""
-
-    losses: list[float]
-    tokens: int
-    gradients: dict[str, Any] | None = None
-    weights: dict[str, Any] | None = None
 
 
 class Run:
     """A case on this rank: the model with its weights, its batches, and the optimizer.
 
+    attention: the core attention of packed runs; own_index: put an index function where Transformer Engine's would be.
     The default process group must exist; Megatron's groups are made here.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, attention: type, *, own_index: bool = True) -> None:
         self.case = case
         case.layout.start()
-        install_partition(case.variation.partition)
+        if own_index or case.variation.partition is not thd_partition_indices:
+            install_partition(case.variation.partition)
         tensor_parallel.random.model_parallel_cuda_manual_seed(1 + case.seed)
         dtype = getattr(torch, case.dtype)
         per_token = case.variation.loss == "per-token"
         self.config = build_config(case.shape, case.layout, dtype, per_token_loss=per_token)
-        self.models = build_models(case.shape, self.config, case.layout, case.pack_size, dtype, case.attention)
+        self.models = build_models(
+            case.shape, self.config, case.layout, case.pack_size, dtype, attention if case.packed else None
+        )
         if case.device == "cuda":
             self.models = [model.cuda() for model in self.models]
         self.parameters = named_parameters(self.models)
