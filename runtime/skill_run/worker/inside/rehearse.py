@@ -317,7 +317,6 @@ _SAYING: Final = {
 
 
 def import_megatron() -> dict[str, Any]:
-    """Import Bridge's training loop under the CPU layer; return the releases."""
     """Import the training loop with everything that lets it run without a GPU; return the versions."""
     from skill_run.worker.inside import bridge_on_cpu, bridge_stubs, cuda_on_cpu
     from skill_run.worker.inside.partition import install_partition
