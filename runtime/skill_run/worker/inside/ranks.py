@@ -124,6 +124,8 @@ def _collect(
     results: dict[int, Any] = {}
     pending = dict.fromkeys(readers, b"")
     failure: RankFailure | None = None
+    # Ranks that told an error of their own before they ended.
+    spoken: set[int] = set()
     end = time.monotonic() + silence
     with selectors.DefaultSelector() as selector:
         for rank, reader in readers.items():
@@ -142,9 +144,11 @@ def _collect(
                 data = os.read(readers[rank], 2**16)
                 if not data:
                     selector.unregister(readers[rank])
-                    if rank not in results and failure is None:
-                        failure = RankFailure(f"rank {rank} {_ending(pids[rank])}", rank)
-                        end = time.monotonic() + _GRACE_SECONDS
+                    if rank not in results and rank not in spoken:
+                        # A rank that dies comes first, as errors of the others are the consequence.
+                        end = time.monotonic() + _GRACE_SECONDS if failure is None else end
+                        died = RankFailure(f"rank {rank} {_ending(pids[rank])}", rank)
+                        failure = died if failure is None or failure.rank in spoken else failure
                     continue
                 *lines, pending[rank] = (pending[rank] + data).split(b"\n")
                 for line in lines:
@@ -152,6 +156,7 @@ def _collect(
                     if "result" in told:
                         results[rank] = told["result"]
                     elif "error" in told:
+                        spoken.add(rank)
                         failure = failure or _failed(rank, told["error"])
                         end = min(end, time.monotonic() + _GRACE_SECONDS)
                     elif on_tell is not None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from skill_run.worker.inside.errors import RefusedError
+from skill_run.worker.inside.rehearse_stages import StageFailure
 
 _REFERRED: Final = ("megatron.", "torch.")
 _MADE: Final = ("megatron.", "signal.Signals")
@@ -17,6 +18,8 @@ _INITIALISERS: Final = "torch.nn.init."
 
 def check_targets(data: Any, where: str = "the config") -> None:
     """Raise RefusedError unless everything that `data` asks to make is a config class or an enumeration of Megatron.
+
+    A class that is not there is a StageFailure("build").
 
     data: nested mappings as they stand in a YAML file. Bridge's loader admits every function of torch and others;
     a rehearsal runs files from anywhere, so it admits less.
@@ -49,8 +52,10 @@ def _is_made(target: str) -> bool:
     if not target.startswith(_MADE):
         return False
     found = find_class(target)
-    # A class that is not there is the loader's to tell.
-    return found is None or dataclasses.is_dataclass(found) or issubclass(found, enum.Enum)
+    if found is None:
+        # A method of a class is no class either, and Bridge's loader would call it.
+        raise StageFailure("build", f"this release of Megatron-Bridge has no class {target[:200]}")
+    return dataclasses.is_dataclass(found) or issubclass(found, enum.Enum)
 
 
 def find_class(path: str) -> type | None:

@@ -44,12 +44,12 @@ def run_training(
     finetune: call finetune() instead of pretrain(); capture: folder for one captured micro-batch of each rank.
     Raises StageFailure with the stage in which a rank failed first.
     """
-    outcome, failures = Outcome(), list[StageFailure]()
+    outcome, failures = Outcome(), dict[int, StageFailure]()
     began = time.monotonic()
 
     def heard(rank: int, told: Mapping[str, Any]) -> None:
         if "failure" in told:
-            failures.append(StageFailure(**told["failure"]))
+            failures[rank] = StageFailure(**told["failure"])
         elif "step" in told:
             outcome.steps.append(dict(told))
             if on_step is not None:
@@ -62,8 +62,9 @@ def run_training(
     try:
         run_ranks(ranks, lambda rank, tell: _train(config, (rank, ranks), tell, finetune, capture), on_tell=heard)
     except RankFailure as error:
-        if failures:
-            raise failures[0] from error
+        # The first failure counts; when a rank dies, the errors of the others are the consequence.
+        if error.rank in failures:
+            raise failures[error.rank] from error
         raise StageFailure("train", str(error), "", error.detail) from error
     outcome.seconds = time.monotonic() - began
     return outcome
