@@ -1,4 +1,4 @@
-"""`rehearse`: one call from any form of config and a data folder to a report of what the real training loop did."""
+"""`rehearse_config`: one call from any form of config and a data folder to what the real training loop made of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_STEPS: Final = 1000
 MOST_PACK: Final = 8192
 
 
-def rehearse(
+def rehearse_config(
     source: ConfigSource | None,
     *,
     recipe: str | None = None,
@@ -81,7 +81,7 @@ def rehearse_sources(
     worker: str | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> RehearsalReport:
-    """Rehearse sources that are read already; see rehearse. original: the input, when it was a mapping."""
+    """Rehearse sources that are read already; see rehearse_config. original: the input, when it was a mapping."""
     _check_numbers(iters, pack)
     began = time.monotonic()
     found = find_worker(worker, bridge=True)

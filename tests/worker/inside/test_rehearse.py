@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from skill_run import rehearse_config
 from skill_run.errors import InputError
 from skill_run.rehearse.report import RehearsalReport, render_rehearsal
-from skill_run.rehearse.run import rehearse
 from skill_run.worker.environments import RECORD, Worker
 
 QWEN = "qwen3_8b_sft_8gpu_h100_bf16_32k_config"
@@ -96,19 +96,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def packed(data: Path) -> RehearsalReport:
     """A Qwen3 with context, tensor and sequence parallelism, trained on the user's packed data."""
-    return rehearse(None, recipe=QWEN, data=data, iters=2, pack=512)
+    return rehearse_config(None, recipe=QWEN, data=data, iters=2, pack=512)
 
 
 @pytest.fixture(scope="session")
 def adapted() -> RehearsalReport:
     """A Llama with LoRA on made-up data."""
-    return rehearse(None, recipe=LLAMA, overrides=["checkpoint.pretrained_checkpoint=/cluster/base"], iters=2, pack=256)
+    return rehearse_config(
+        None, recipe=LLAMA, overrides=["checkpoint.pretrained_checkpoint=/cluster/base"], iters=2, pack=256
+    )
 
 
 @pytest.fixture(scope="session")
 def in_batch() -> RehearsalReport:
     """A whole ConfigContainer with chat data, packed in the batch, under context parallelism."""
-    return rehearse(CONTAINER, overrides=["train.micro_batch_size=4"], world_size=8, iters=2)
+    return rehearse_config(CONTAINER, overrides=["train.micro_batch_size=4"], world_size=8, iters=2)
 
 
 def stage(report: RehearsalReport, name: str) -> Mapping[str, Any]:
@@ -190,7 +192,7 @@ def test_packing_in_the_batch_runs_from_a_whole_container(in_batch: RehearsalRep
 
 
 def test_experts_and_pipeline_stages_are_rehearsed() -> None:
-    report = rehearse(None, recipe=EXPERTS, iters=1, pack=256)
+    report = rehearse_config(None, recipe=EXPERTS, iters=1, pack=256)
     assert report.failed is None
     assert report.result["layout"] == {"ranks": 4, "tp": 2, "pp": 2, "cp": 1, "dp": 1, "ep": 2}
 
@@ -206,7 +208,7 @@ def test_experts_and_pipeline_stages_are_rehearsed() -> None:
     ],
 )
 def test_each_fault_is_caught_at_its_own_stage_in_upstreams_words(override: str, failed: str, words: str) -> None:
-    report = rehearse(None, recipe=QWEN, overrides=[override], iters=1, pack=256, world_size=8)
+    report = rehearse_config(None, recipe=QWEN, overrides=[override], iters=1, pack=256, world_size=8)
     assert report.failed is not None
     assert report.failed["stage"] == failed
     assert words in report.failed["message"]
@@ -220,7 +222,7 @@ def test_each_fault_is_caught_at_its_own_stage_in_upstreams_words(override: str,
 
 def test_a_name_of_another_release_in_a_file_is_caught_though_upstream_drops_it() -> None:
     partial = {"recipe": QWEN, "dataset": {"packed_sequence_specs": {"pad_seq_to_mult": 8}}}
-    report = rehearse(partial, iters=1)
+    report = rehearse_config(partial, iters=1)
     assert report.failed is not None
     assert report.failed["stage"] == "build"
     assert "drops packed_sequence_specs of GPTSFTDatasetConfig" in report.failed["message"]
@@ -233,7 +235,7 @@ def test_a_file_cannot_make_a_worker_call_a_function() -> None:
         "train": {"_target_": "megatron.bridge.utils.import_utils.safe_import", "module": "os"},
     }
     with pytest.raises(InputError, match=r"is no class|only Megatron's own config classes"):
-        rehearse(hostile, iters=1)
+        rehearse_config(hostile, iters=1)
 
 
 def test_a_rank_that_is_killed_in_the_middle_is_named_and_no_process_is_left() -> None:
@@ -247,7 +249,7 @@ def test_a_rank_that_is_killed_in_the_middle_is_named_and_no_process_is_left() -
             killed.append(ranks[-1])
             os.kill(ranks[-1], signal.SIGKILL)
 
-    report = rehearse(None, recipe=QWEN, iters=5, pack=256, on_event=kill_a_rank)
+    report = rehearse_config(None, recipe=QWEN, iters=5, pack=256, on_event=kill_a_rank)
     assert report.failed is not None
     assert report.failed["stage"] == "train"
     assert "was killed by SIGKILL" in report.failed["message"]
