@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skill_run.errors import InputError, SkillRunError
+from skill_run.jobs.diagnose import Diagnosis, diagnose
 from skill_run.jobs.engine import find_engine, starter
 from skill_run.jobs.folder import (
     CHECKPOINTS,
@@ -30,6 +31,7 @@ from skill_run.jobs.folder import (
     write_files,
     write_record,
 )
+from skill_run.jobs.logs import pick_log, tail
 from skill_run.jobs.metrics import last_metrics
 from skill_run.jobs.model import ENDED, UNSETTLED, Job, Plan, State, new_id, now
 from skill_run.jobs.reconcile import all_found_again, reconcile
@@ -154,6 +156,15 @@ class Jobs:
             self.store.change(job, stop_asked=now())
         find_engine(job.plan.engine).stop(job.engine_id or {}, folder, firm_after_seconds)
         return self.get(job.id)
+
+    def logs(self, job_id: str, *, rank: int | None = None, lines: int = 100) -> Sequence[str]:
+        """Return the last lines of a job's log, or of one rank's. Raises InputError when there is none yet."""
+        return tail(pick_log(Path(self._row(job_id).plan.folder), rank), lines)
+
+    def diagnose(self, job_id: str) -> Diagnosis | None:
+        """Return why a job failed or was lost; None for any other."""
+        job = self.get(job_id)
+        return diagnose(job) if job.state in (State.FAILED, State.LOST) else None
 
     def wait(self, job_id: str, *, seconds: float | None = None, states: Collection[State] = ENDED) -> Job:
         """Return a job once it is in one of these states or is lost, or after so many seconds as it is then."""
