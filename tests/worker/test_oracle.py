@@ -9,7 +9,7 @@ import pytest
 import random_configs
 
 from skill_run.rules.validate import bundle_rules, judge
-from skill_run.verify.recorded import read_cases
+from skill_run.verify.recorded import RecordedCase, read_cases
 from skill_run.worker.environments import Worker
 from skill_run.worker.session import run_task
 
@@ -37,8 +37,7 @@ def drawn(seed: int) -> list[random_configs.Drawn]:
 
 @pytest.fixture(scope="module")
 def accepted() -> dict[str, Any]:
-    cases = read_cases(random_configs.DATA.read_bytes())
-    return next(case.config for case in cases if case.version == random_configs.RELEASE and not case.raises)
+    return next(case.config for case in _recorded() if not case.raises)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +47,7 @@ def answers(
     """What the worker said in one run: to drawn configs, hostile ones, one that needs too much, and one after it."""
     groups = {
         "drawn": [config.case() for config in drawn],
+        "recorded": [{"config": case.config, "world_size": case.world_size} for case in _recorded()],
         "hostile": [{"config": _with_model(accepted, "activation_func", value)} for value in HOSTILE.values()],
         "huge": [{"config": _with_model(_with_model(accepted, "num_layers", 10**12), "moe_layer_freq", 1)}],
         "after": [{"config": accepted, "world_size": 8}],
@@ -55,6 +55,11 @@ def answers(
     }
     told = run_task(bridge_worker, "oracle", {"cases": [case for group in groups.values() for case in group]})["cases"]
     return {name: [told.pop(0) for _ in group] for name, group in groups.items()}
+
+
+def _recorded() -> list[RecordedCase]:
+    cases = read_cases(random_configs.DATA.read_bytes())
+    return [case for case in cases if case.version == random_configs.RELEASE]
 
 
 def _with_model(config: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
@@ -79,6 +84,15 @@ def test_our_verdict_agrees_with_the_real_validate_on_fresh_random_configs(
             said = answer.get("message", "")[:200]
             misses.append((config.base, config.changed, report.upstream_validate, answer["outcome"], said))
     assert 1 - len(misses) / DRAWN >= AGREEMENT, f"seed {seed}: {misses}"
+
+
+def test_what_was_recorded_from_the_real_code_is_said_again(answers: dict[str, list[dict[str, Any]]]) -> None:
+    changed = {
+        case.id: answer
+        for case, answer in zip(_recorded(), answers["recorded"], strict=True)
+        if (answer["outcome"] == "raises") != bool(case.raises) or case.raises not in (None, answer.get("error"))
+    }
+    assert changed == {}
 
 
 def test_both_verdicts_occur_among_random_configs(answers: dict[str, list[dict[str, Any]]]) -> None:

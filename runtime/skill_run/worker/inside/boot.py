@@ -6,14 +6,19 @@ dependencies is needed here.
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
 
+# Names a folder with another release's packages, which come before those of the environment.
+RELEASE_ENVIRONMENT = "SKILL_RUN_RELEASE"
 
 package = types.ModuleType("skill_run")
 package.__path__ = [str(Path(__file__).resolve().parents[2])]
 sys.modules["skill_run"] = package
+if os.environ.get(RELEASE_ENVIRONMENT):
+    sys.path.insert(0, os.environ[RELEASE_ENVIRONMENT])
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ TASKS: Final = {
     "parity": "skill_run.worker.inside.parity",
     "rehearse": "skill_run.worker.inside.rehearse",
     "oracle": "skill_run.worker.inside.oracle",
+    "bridge-parity": "skill_run.worker.inside.bridge_parity",
     "launch_preview": "skill_run.worker.inside.launch_preview",
 }
 EXIT_FAILED: Final = 1
