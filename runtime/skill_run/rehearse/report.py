@@ -154,8 +154,15 @@ def _build(stage: Mapping[str, Any]) -> str:
 
 
 def _validate(stage: Mapping[str, Any]) -> str:
-    assumed = ", the fewest that the layout allows" if stage["world_size_assumed"] else ""
-    return f"the real validate() accepts the config at its own size for {count(stage['world_size'], 'rank')}{assumed}"
+    because = _WORLD_SIZE[stage["world_size_from"]]
+    return f"the real validate() accepts the config at its own size for {count(stage['world_size'], 'rank')}{because}"
+
+
+_WORLD_SIZE: Final = {
+    "given": "",
+    "recipe": ", as many as the recipe's name says",
+    "least": ", the fewest that its layout allows",
+}
 
 
 def _data(stage: Mapping[str, Any]) -> str:

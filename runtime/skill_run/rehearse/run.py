@@ -117,8 +117,14 @@ def rehearse_sources(
         "gpus": request.gpus,
     }
     with tempfile.TemporaryDirectory(prefix="skill-run-hub-", ignore_cleanup_errors=True) as hub:
-        variables = {"HF_HOME": hub, "HF_HUB_CACHE": str(Path(hub) / "hub"), "WANDB_MODE": "disabled"}
-        result = run_task(found, "rehearse", asked, on_event=on_event, environment=variables)
+        variables = {
+            "HF_HOME": hub,
+            "HF_HUB_CACHE": str(Path(hub) / "hub"),
+            "WANDB_MODE": "disabled",
+            # On a machine with GPUs too, a rehearsal is one of the CPU.
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        result = _without_scratch(run_task(found, "rehearse", asked, on_event=on_event, environment=variables))
     return RehearsalReport(
         source=(recipe if sources[0].form == "overrides" else None) or sources[0].name,
         worker=found.name,
@@ -129,6 +135,17 @@ def rehearse_sources(
         seconds=round(time.monotonic() - began, 1),
         stages=tuple(result["stages"]),
     )
+
+
+def _without_scratch(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result with "(scratch)" in place of the worker's folder, which is gone."""
+    scratch = str(result["scratch"])
+
+    def told(value: Any) -> Any:
+        return value.replace(scratch, "(scratch)") if isinstance(value, str) else value
+
+    changes = [{name: told(value) for name, value in change.items()} for change in result["changes"]]
+    return {**result, "changes": changes}
 
 
 def _check_numbers(iters: int, pack: int) -> None:

@@ -52,6 +52,7 @@ class Rehearsal:
         self.iters = int(request["iters"])
         self.more = int(request["more_iters"])
         self.result: dict[str, Any] = {
+            "scratch": str(scratch(".")),
             "stages": [],
             "changes": [],
             "layout": None,
@@ -106,7 +107,8 @@ class Rehearsal:
         usual = self.request.get("gpus") or least
         self.world_size = asked or (least if usual % least else usual)
         judge_at_full_size(self.config, values, self.world_size)
-        return {"world_size": self.world_size, "world_size_assumed": asked is None}
+        source = "given" if asked else "recipe" if self.world_size == self.request.get("gpus") else "least"
+        return {"world_size": self.world_size, "world_size_from": source}
 
     def prepare_data(self) -> dict[str, Any] | None:
         """Lay data and tokenizer down as local files, and point the config at them."""
