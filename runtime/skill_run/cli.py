@@ -60,8 +60,15 @@ def _launch() -> click.Command:
     return launch
 
 
+def _jobs() -> click.Command:
+    from skill_run.commands.jobs import jobs
+
+    return jobs
+
+
 # Command name -> function that imports it.
 LATER: Final[dict[str, Callable[[], click.Command]]] = {
+    "jobs": _jobs,
     "launch": _launch,
     "rehearse": _rehearse,
     "verify": _verify,
