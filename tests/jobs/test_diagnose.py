@@ -170,6 +170,16 @@ def test_the_first_task_that_srun_names_is_the_one(told: Any) -> None:
     assert (found.rank, found.evidence) == (2, "ValueError: early")
 
 
+def test_a_rank_that_was_killed_is_told_by_the_launchers_report_and_not_by_those_it_left(told: Any) -> None:
+    """As the real torchrun writes it when rank 3 gets SIGKILL."""
+    killed = TORCHRUN.replace("exitcode  : 1 (pid: 103)", "exitcode  : -9 (pid: 103)  (SIGKILL)")
+    found = told(job=TRACEBACK.format(0, CLOSED) + killed)
+    assert (found.signature, found.rank) == ("exit-signal-9", 3)
+    assert found.also == ("Another rank ended first",)
+    by_srun = told(job=TRACEBACK.format(0, CLOSED) + "srun: error: n2: task 2: Killed\n")
+    assert (by_srun.signature, by_srun.rank) == ("exit-signal-9", 2)
+
+
 def test_torchruns_error_files_tell_which_rank_was_first(told: Any, tmp_path: Path) -> None:
     for rank, when in ((0, 200), (2, 100)):
         place = tmp_path / f"logs/run/attempt_0/{rank}"

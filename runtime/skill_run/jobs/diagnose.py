@@ -8,7 +8,7 @@ exit code. Logs are hostile input: reads and patterns are bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,9 @@ _ROOT: Final = re.compile(
     r"Root Cause \(first observed failure\):.{0,400}?rank\s{0,12}: (\d{1,6}) .{0,200}?exitcode\s{0,12}: (-?\d{1,4})",
     re.DOTALL,
 )
+# What srun says instead of a code, and the codes by which a rank tells more than its log.
+_WORDS_OF_SRUN: Final = {"Killed": 137, "Segmentation fault": 139, "Aborted": 134, "Terminated": 143}
+_SIGNALS: Final = frozenset({137, 139, 134, 16, 17})
 _WAITED: Final = frozenset({"nccl-watchdog-timeout", "gloo-timeout"})
 
 
@@ -85,12 +88,16 @@ def diagnose(job: Job) -> Diagnosis:
     folder = Path(job.plan.folder)
     logs = find_logs(folder)
     hits = [hit for log in logs for hit in _hits(log)]
-    first_rank, how = _first_failing_rank(folder, logs, hits)
+    first_rank, first_code = _first_failing_rank(folder, logs, hits)
     also = _titles(hits)
     engine = next((each for each in signatures() if each.engine and each.engine.search(job.reason)), None)
     if engine is not None:
         return _known(engine, {}, None, job.reason, "", also)
-    best = _best(hits, first_rank, job.exit_code)
+    of_first = [hit for hit in hits if hit.rank == first_rank and first_rank is not None]
+    signal = None if _own(of_first) else _by_code(first_code, _SIGNALS)
+    if signal is not None and first_rank is not None:
+        return _known(signal, {}, first_rank, f"rank {first_rank} ended with code {first_code}", "", also)
+    best = _own(of_first) or _own(hits) or _consequence(hits, job.exit_code)
     if best is not None and best.signature is not None:
         rank = best.rank if best.rank is not None else first_rank
         if best.signature.id in _WAITED:
@@ -102,7 +109,7 @@ def diagnose(job: Job) -> Diagnosis:
         return Diagnosis(
             f"{_who(rank)}failed with: {clip(text, 400)}", rank=rank, evidence=text, log=best.line.log.name, also=also
         )
-    return _by_exit_code(job, logs, first_rank, how, also)
+    return _by_exit_code(job, logs, first_rank, first_code, also)
 
 
 def _hits(log: Log) -> list[_Hit]:
@@ -125,15 +132,15 @@ def _hits(log: Log) -> list[_Hit]:
     return found
 
 
-def _best(hits: Sequence[_Hit], first_rank: int | None, exit_code: int | None) -> _Hit | None:
-    """Return the hit that tells most: of the rank that failed first when it tells anything, and the earliest."""
-    of_first = [hit for hit in hits if hit.rank == first_rank] if first_rank is not None else []
-    for some in (of_first, hits):
-        known = [hit for hit in some if hit.signature is not None and hit.signature.kind == "error"]
-        best = next((hit for hit in known if hit.is_exception), None) or next(iter(known), None)
-        best = best or next((hit for hit in some if hit.signature is None), None)
-        if best is not None:
-            return best
+def _own(hits: Sequence[_Hit]) -> _Hit | None:
+    """Return the hit that is a cause by itself: a known one, best in an exception, else an exception not known."""
+    known = [hit for hit in hits if hit.signature is not None and hit.signature.kind == "error"]
+    best = next((hit for hit in known if hit.is_exception), None) or next(iter(known), None)
+    return best or next((hit for hit in hits if hit.signature is None), None)
+
+
+def _consequence(hits: Sequence[_Hit], exit_code: int | None) -> _Hit | None:
+    """Return the hit that at least tells of a failure elsewhere."""
     for kind in ("warning", "cascade"):
         found = next((hit for hit in hits if hit.signature is not None and hit.signature.kind == kind), None)
         if found is not None:
@@ -143,28 +150,36 @@ def _best(hits: Sequence[_Hit], first_rank: int | None, exit_code: int | None) -
     return next((hit for hit in symptoms if hit.signature and hit.signature.exit and exit_code in (None, 1)), None)
 
 
-def _first_failing_rank(folder: Path, logs: Sequence[Log], hits: Sequence[_Hit]) -> tuple[int | None, str]:
-    """Return the rank that failed first and how it ended, by the launcher's word, else by the logs."""
+def _by_code(code: int | None, codes: Collection[int] | None = None) -> Signature | None:
+    """Return the known failure that an exit code, as of a shell, stands for."""
+    if code is None or (codes is not None and code not in codes):
+        return None
+    return next((each for each in signatures() if code in each.exit), None)
+
+
+def _first_failing_rank(folder: Path, logs: Sequence[Log], hits: Sequence[_Hit]) -> tuple[int | None, int | None]:
+    """Return the rank that failed first and its exit code, by the launcher's word, else by the logs."""
     for log in logs:
         for text in _summaries(log):
             found = _ROOT.search(text)
             if found:
-                return int(found[1]), f"exit code {found[2]}"
+                code = int(found[2])
+                return int(found[1]), code if code >= 0 else 128 - code
     told = _earliest_error_file(folder)
     if told is not None:
-        return told, ""
+        return told, None
     for log in logs:
         for line in marked_lines(log, (b"srun: error:",), each=1, largest=_LARGEST):
             task = _TASK.search(line.text)
             if task:
-                return int(task[2]), f"exit code {task[3]}" if task[3] else task[4]
+                return int(task[2]), int(task[3]) if task[3] else _WORDS_OF_SRUN.get(task[4])
     causes = [hit for hit in hits if hit.rank is not None and (hit.signature is None or hit.signature.kind == "error")]
     alone = [hit for hit in causes if hit.line.log.rank is None]
     if alone:
-        return alone[0].rank, ""
+        return alone[0].rank, None
     # A rank that failed first was the first to write no more.
     ended = sorted((_written(hit.line.log), hit.rank or 0) for hit in causes)
-    return (ended[0][1], "") if ended else (None, "")
+    return (ended[0][1], None) if ended else (None, None)
 
 
 def _summaries(log: Log) -> Iterable[str]:
@@ -217,11 +232,13 @@ def _waited(best: _Hit, hits: Sequence[_Hit], job: Job, also: tuple[str, ...]) -
     )
 
 
-def _by_exit_code(job: Job, logs: Sequence[Log], rank: int | None, how: str, also: tuple[str, ...]) -> Diagnosis:
-    known = next((each for each in signatures() if job.exit_code is not None and job.exit_code in each.exit), None)
+def _by_exit_code(
+    job: Job, logs: Sequence[Log], rank: int | None, code: int | None, also: tuple[str, ...]
+) -> Diagnosis:
+    known = _by_code(job.exit_code)
     if known is not None:
         return _known(known, {}, rank, job.reason, "", also)
-    ended = how or job.reason or (f"exit code {job.exit_code}" if job.exit_code is not None else "no exit code")
+    ended = f"exit code {code}" if code is not None else job.reason or f"exit code {job.exit_code}"
     lines = [line for log in logs for line in tail(log, 20) if line.strip()]
     if not lines:
         return Diagnosis(f"{_who(rank)}ended with {ended}; no log was written", rank=rank, also=also)

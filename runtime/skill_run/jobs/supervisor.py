@@ -28,6 +28,8 @@ PROCESS = "process.json"
 DEFAULT_GRACE_SECONDS = 60.0
 # For what a finished command left running, such as a service that still sends figures.
 _AFTERMATH_SECONDS = 5.0
+# For a launcher to see that its ranks have ended, which old ones look for every 5 s.
+_LAUNCHER_SECONDS = 10.0
 # Room that is set aside for the record, so that a full disk does not hide how the job ended.
 _RECORD_BYTES = 1024
 _SET_CHILD_SUBREAPER = 36
@@ -124,6 +126,7 @@ class Supervisor:
         self._told: set[int] = set()
         self._whole_group_told = False
         self._deadline: float | None = None
+        self._launcher_until: float | None = None
         self._firm = False
         self._record = os.open(f"{spec['exit']}.reserved", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         os.pwrite(self._record, b" " * _RECORD_BYTES, 0)
@@ -224,11 +227,18 @@ class Supervisor:
         if self._status is not None:
             self._end_what_is_left(left)
         if self._stopping and self._status is None and not set(self._targets) & set(left):
-            self._tell_group()
+            self._end_launcher(left)
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._firm = self._firm or self._status is None
             for pid in left:
                 _kill(pid, signal.SIGKILL)
+
+    def _end_launcher(self, left: list[int]) -> None:
+        """Let a launcher end by itself once its ranks have; tell it to when it stays, or starts them again."""
+        if self._launcher_until is None:
+            self._launcher_until = time.monotonic() + _LAUNCHER_SECONDS
+        if time.monotonic() >= self._launcher_until or ranks(left):
+            self._tell_group()
 
     def _end_what_is_left(self, left: list[int]) -> None:
         """Tell what a finished command left running to end: ranks first, and what they started after them."""
