@@ -99,7 +99,7 @@ def can_show(packs: Sequence[Sequence[Mapping[str, int]]], multiple: int) -> boo
     """Whether packs of these lengths show every fault.
 
     Each has several sequences, of which one before the last is padded and trained; some lengths are odd; the packs
-    differ in the tokens that count.
+    differ in the tokens that count; and by logical boundaries a sequence of the first pack would end in its neighbour.
     """
     if multiple % 4 or len(packs) < 2:
         return False
@@ -107,8 +107,21 @@ def can_show(packs: Sequence[Sequence[Mapping[str, int]]], multiple: int) -> boo
         inner = any(each["length"] % multiple and each["trained"] > 1 for each in pack[:-1])
         if not inner or not any(each["length"] % 4 in (1, 3) for each in pack):
             return False
+    if not _drifts(packs[0], multiple):
+        return False
     counts = {sum(int(each["trained"]) for each in pack) for pack in packs}
     return len(counts) > 1
+
+
+def _drifts(pack: Sequence[Mapping[str, int]], multiple: int) -> bool:
+    """Whether the padding before some sequence is shorter than the sequence is, so that only its end is cut off."""
+    padding = 0
+    for each in pack:
+        length = int(each["length"])
+        if 0 < padding < length and each["trained"] > 1:
+            return True
+        padding += -length % multiple
+    return False
 
 
 def uneven_lengths(physical: Sequence[int], cp_size: int) -> int:

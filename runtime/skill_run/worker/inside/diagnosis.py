@@ -105,7 +105,7 @@ def _stopped(s: Symptoms) -> Diagnosis | None:
 
 
 def _index(s: Symptoms) -> Diagnosis | None:
-    if not s.lost and not s.twice and not s.uneven:
+    if not (s.lost or s.twice or s.uneven or s.negative):
         return None
     told = f"{s.lost} tokens are on no rank and {s.twice} on more than one"
     if s.negative:

@@ -5,6 +5,7 @@ Nothing leaking is not enough: tokens that a partition lost leak nothing either.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ def test_leak(run: Run) -> dict[str, Any]:
     spans = _spread(list(pairwise(pack.physical))[: len(samples)])
     for (start, end), length in ((span, samples[number].length) for number, span in spans):
         found["sequences"] += 1
-        for place in dict.fromkeys((length // 2, length - 1)):
+        for place in dict.fromkeys((0, length // 2, length - 1)):
             changed = tokens.clone()
             changed[start + place] = (
                 changed[start + place] + 1 + run.case.shape.vocab_size // 2
@@ -50,7 +51,7 @@ def test_leak(run: Run) -> dict[str, Any]:
             last = length if reach is None else min(length, place + reach + 1)
             found["unmoved"] += int((inside[place:last] == 0).sum())
     found["gradient_outside"] = probe.gradient_outside(tokens, [span for _, span in spans])
-    return {**found, "index": probe.index(pack)}
+    return {**found, "index": _index(run)}
 
 
 def _other_token(token: Any, vocabulary: int) -> Any:
@@ -145,21 +146,33 @@ class _Probe:
             whole[self.held] = norms.cpu()
         return _summed(whole)
 
-    def index(self, pack: Any) -> dict[str, Any]:
-        """Return what the ranks of one context-parallel group hold: tokens lost, held twice, and in which pattern."""
-        size, total = self.run.case.layout.cp, self.run.case.pack_size
+
+def _index(run: Run) -> dict[str, Any]:
+    """Return what the ranks of one context-parallel group hold: tokens lost, held twice, and in which pattern."""
+    found = {"lost": 0, "twice": 0}
+    patterns = set()
+    for samples in run.case.samples:
+        fields, _ = run.packed_batch(samples, torch.arange(run.case.pack_size))
         parts: list[Any] = [None] * dist.get_world_size()
-        rank = parallel_state.get_context_parallel_rank()
-        dist.all_gather_object(parts, (rank, self.held.tolist()))
+        dist.all_gather_object(parts, (parallel_state.get_context_parallel_rank(), fields["tokens"][0].tolist()))
         held = dict(parts)
-        counts = torch.bincount(torch.tensor([token for tokens in held.values() for token in tokens]), minlength=total)
-        chunk = total // (2 * size)
-        pattern = "sequences"
-        if size > 1 and all(held[r] == list(range(r * 2 * chunk, (r + 1) * 2 * chunk)) for r in held):
-            pattern = "contiguous"
-        elif size > 1 and len(pack.physical) > 2 and all(held[r] == _zigzag(r, size, chunk) for r in held):
-            pattern = "whole"
-        return {"lost": int((counts == 0).sum()), "twice": int((counts > 1).sum()), "pattern": pattern}
+        tokens = torch.tensor([token for each in held.values() for token in each])
+        counts = torch.bincount(tokens, minlength=run.case.pack_size)
+        found["lost"] += int((counts == 0).sum())
+        found["twice"] += int((counts > 1).sum())
+        patterns.add(_pattern(held, run.case.pack_size))
+    return {**found, "pattern": patterns.pop() if len(patterns) == 1 else "sequences"}
+
+
+def _pattern(held: Mapping[int, list[int]], total: int) -> str:
+    """Return how the ranks hold a pack: each one run of it, or two mirrored chunks of all of it, or else."""
+    size = len(held)
+    chunk = total // (2 * size)
+    if size > 1 and all(held[rank] == list(range(rank * 2 * chunk, (rank + 1) * 2 * chunk)) for rank in held):
+        return "contiguous"
+    if size > 1 and all(held[rank] == _zigzag(rank, size, chunk) for rank in held):
+        return "whole"
+    return "sequences"
 
 
 def _zigzag(rank: int, size: int, chunk: int) -> list[int]:
