@@ -42,10 +42,13 @@ def metrics_series(path: Path, *, points: int = 2000) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as stream:
             while (line := stream.readline(_LONGEST_LINE)) and stream.tell() < _LARGEST_FILE:
-                last = _figures(line) or last
-                if last is None or (count := count + 1) % every:
+                found = _figures(line)
+                if found is None:
                     continue
-                kept.append(last)
+                last, count = found, count + 1
+                if count % every:
+                    continue
+                kept.append(found)
                 if len(kept) >= 2 * points:
                     kept, every = kept[1::2], every * 2
     except OSError:
