@@ -112,24 +112,29 @@ def properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from properties(held)
 
 
-async def test_tools_are_listed_as_read_only_with_described_schemas(client: Client) -> None:
+# Read-only, destructive, idempotent, and about things outside the server.
+READS = (True, False, True, False)
+TOOLS = {
+    "validate_config": READS,
+    "inspect_batch": READS,
+    "explain_rule": READS,
+    "list_skills": READS,
+    "verify_skill": READS,
+    "launch_training": (False, False, False, True),
+    "get_job": (True, False, True, True),
+    "list_jobs": (True, False, True, True),
+    "stop_job": (False, True, True, True),
+}
+
+
+async def test_tools_are_listed_with_what_they_change_and_described_schemas(client: Client) -> None:
     tools = (await client.list_tools()).tools
-    assert [tool.name for tool in tools] == [
-        "validate_config",
-        "inspect_batch",
-        "explain_rule",
-        "list_skills",
-        "verify_skill",
-    ]
+    assert [tool.name for tool in tools] == list(TOOLS)
     for tool in tools:
         marks = tool.annotations
         assert marks is not None
-        assert (marks.read_only_hint, marks.destructive_hint, marks.idempotent_hint, marks.open_world_hint) == (
-            True,
-            False,
-            True,
-            False,
-        )
+        told = (marks.read_only_hint, marks.destructive_hint, marks.idempotent_hint, marks.open_world_hint)
+        assert told == TOOLS[tool.name]
         assert tool.title
         assert tool.description
         assert tool.input_schema["additionalProperties"] is False

@@ -28,6 +28,7 @@ from pydantic_core import ErrorDetails
 from skill_run import __version__
 from skill_run.errors import EXIT_CLEAN, InputError, SkillRunError
 from skill_run.mcp_inspection import Inspection
+from skill_run.mcp_jobs import JobTools
 from skill_run.mcp_tools import Tools
 from skill_run.mcp_verification import Verification
 from skill_run.report.safe import clip, printable
@@ -38,11 +39,12 @@ INSTRUCTIONS: Final = (
     "finds faults that train silently on wrong data. Call validate_config before a config is launched, after every "
     "change to it, and when a loss looks wrong; pass world_size and every other fact you know. Fix corruption and "
     "error findings first, ask the user before a fix whose fix_is_semantic is true, then validate again. Call "
-    "inspect_batch on a dumped batch or a packed dataset when a loss looks wrong, or for proof before the first "
-    "step. Call explain_rule for the reason behind a finding, or for the name, type and default of a config field in "
-    "each release. Call verify_skill before GPU hours are spent, to prove packed training with context parallelism on "
-    "the real Megatron-Core. Call list_skills to find the guide for a task, and read it as the resource it names. Do "
-    "not judge a config by eye."
+    "inspect_batch on a dumped batch or a packed dataset when a loss looks wrong, or for proof before the first step. "
+    "Call explain_rule for the reason behind a finding, or for the name, type and default of a config field in each "
+    "release. Call verify_skill before GPU hours are spent, to prove packed training with context parallelism on the "
+    "real Megatron-Core. Call launch_training to preview a run, show the plan to the user, and start it with the "
+    "token only when they agree; follow it with get_job, and ask before stop_job. Call list_skills to find the guide "
+    "for a task, and read it as the resource it names. Do not judge a config by eye."
 )
 
 _ERROR_LIMIT: Final = 1000
@@ -51,6 +53,12 @@ _PACKING: Final = "packed-sequences-long-context"
 _READ_ONLY: Final = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
+# Jobs are other machines' work: a cluster may change what is asked for at any time.
+_LOOKS: Final = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
+_STARTS: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
+)
+_ENDS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 _MIME_TYPES: Final = {".md": "text/markdown", ".yaml": "application/yaml", ".json": "application/json"}
 
 
@@ -60,6 +68,7 @@ class SkillRunServer(MCPServer[Any]):
     def __init__(self, roots: Roots, python: str | Path | None = None) -> None:
         tools = Tools(roots)
         inspection = Inspection(roots, python)
+        jobs = JobTools(roots)
         super().__init__(
             "skill-run",
             title="skill-run",
@@ -73,6 +82,10 @@ class SkillRunServer(MCPServer[Any]):
                 _tool(tools.explain_rule, "Explain a rule or a config field"),
                 _tool(tools.list_skills, "List the skills"),
                 _tool(Verification(roots).verify_skill, "Verify the installation and packed training"),
+                _tool(jobs.launch_training, "Preview a training run, or start a previewed one", _STARTS),
+                _tool(jobs.get_job, "Follow a job", _LOOKS),
+                _tool(jobs.list_jobs, "List the jobs", _LOOKS),
+                _tool(jobs.stop_job, "Stop a job", _ENDS),
             ],
         )
         self.serves_stdio = False
@@ -170,10 +183,10 @@ async def _clean_stdout(server: MCPServer[Any]) -> AsyncIterator[None]:
         yield
 
 
-def _tool(function: Callable[..., Any], title: str) -> Tool:
-    """Return a read-only tool that refuses arguments it does not know."""
+def _tool(function: Callable[..., Any], title: str, annotations: ToolAnnotations = _READ_ONLY) -> Tool:
+    """Return a tool, read-only unless told otherwise, that refuses arguments it does not know."""
     told = inspect.getdoc(function)
-    tool = Tool.from_function(function, title=title, description=told, annotations=_READ_ONLY)
+    tool = Tool.from_function(function, title=title, description=told, annotations=annotations)
     arguments = tool.fn_metadata.arg_model
     arguments.model_config["extra"] = "forbid"
     arguments.model_rebuild(force=True)

@@ -72,7 +72,7 @@ class InspectionReport:
     def summary(self) -> dict[str, Any]:
         """Counts of findings by severity, and the figures of the batch."""
         counts = Counter(finding.severity for finding in self.findings)
-        sequences = [sequence for sequence in self.sequences if not self._is_filler(sequence)]
+        sequences = [sequence for sequence in self.sequences if not self.is_filler(sequence)]
         real = sum(sequence.logical for sequence in sequences)
         trained = [sequence.trained for sequence in self.sequences if sequence.trained is not None]
         figures: dict[str, Any] = {severity: counts[severity] for severity in SEVERITIES}
@@ -83,7 +83,7 @@ class InspectionReport:
             figures["trained_tokens"] = sum(trained)
         return {**figures, **self.statistics}
 
-    def _is_filler(self, sequence: Sequence) -> bool:
+    def is_filler(self, sequence: Sequence) -> bool:
         """Tell whether a sequence only fills up the tail of an offline pack."""
         if self.batch is None or self.batch.path != "offline_packed":
             return False

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from skill_run.errors import EXIT_CLEAN, EXIT_FINDINGS, InputError
+
+if TYPE_CHECKING:
+    from skill_run.verify.run import CheckResult
 
 _DTYPES: Final = ("float64", "float32", "bfloat16")
 _COMM_TYPES: Final = ("all_gather", "p2p", "a2a", "a2a+p2p")
@@ -46,6 +50,7 @@ _PARITY_OPTIONS: Final = (
     "--bridge", metavar="VERSION", help="Run the training loop of this Megatron-Bridge release, such as 0.4.2."
 )
 @click.option("--device", type=click.Choice(("cpu", "cuda")), help="Where to run (default: cuda on a GPU worker).")
+@click.option("--job", metavar="ID", help="Check what the run of a job left behind: batches, alignment, tokens, loss.")
 @click.option("--worker", metavar="NAME", help="Worker to use (default: the best one; skill-run worker list).")
 @click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.option("--output", "-o", metavar="FILE", help="Write the report to FILE as well.")
@@ -55,6 +60,8 @@ def verify(**options: Any) -> int:
     Without options: cards, rules and their examples, recorded outcomes, one real config, and, when a worker is set up,
     the comparison of packed with unpacked training. Options of the comparison run it alone.
     """
+    if options["job"] is not None:
+        return _evidence(options)
     asked = [name for name in _PARITY_OPTIONS if options[name] not in (None, ())]
     if options["parity"] or asked:
         if options["no_parity"]:
@@ -91,15 +98,29 @@ def _release_parity(options: dict[str, Any], others: list[str]) -> int:
     return EXIT_CLEAN if report["passed"] else EXIT_FINDINGS
 
 
+def _evidence(options: dict[str, Any]) -> int:
+    from skill_run.verify.evidence import verify_job
+
+    others = [name for name in (*_PARITY_OPTIONS, "parity", "no_parity") if options[name] not in (None, (), False)]
+    if others:
+        raise InputError(f"--job checks what a run left behind; it does not go with --{others[0].replace('_', '-')}")
+    return _told(verify_job(options["job"]), options)
+
+
 def _checks(options: dict[str, Any]) -> int:
     from skill_run.verify.run import run_checks
 
-    results = []
     with _progress(options) as on_event:
-        for result in run_checks(parity=not options["no_parity"], worker=options["worker"], on_event=on_event):
-            results.append(result)
-            if options["form_out"] == "text":
-                click.echo(f"{result.mark} {result.name}: {result.detail} ({result.seconds:.1f} s)")
+        return _told(run_checks(parity=not options["no_parity"], worker=options["worker"], on_event=on_event), options)
+
+
+def _told(checks: Iterable[CheckResult], options: dict[str, Any]) -> int:
+    """Show each result as it is known, then the verdict; return the exit code."""
+    results = []
+    for result in checks:
+        results.append(result)
+        if options["form_out"] == "text":
+            click.echo(f"{result.mark} {result.name}: {result.detail} ({result.seconds:.1f} s)")
     passed = all(result.passed for result in results)
     verdict = ("verified" if passed else "not verified") + (
         ", except what was skipped" if any(result.skipped for result in results) else ""

@@ -101,7 +101,7 @@ class LaunchOptions:
                 raise InputError("the local engine runs on one node; --engine slurm takes --nodes")
             if self.launcher == "srun":
                 raise InputError("srun starts ranks in Slurm only; give --engine slurm")
-            given = ("account", "partition", "gres", "container_image")
+            given = ("account", "partition", "gres", "time", "container_image")
             wrong = next((name for name in given if getattr(self, name) is not None), None)
             if wrong is not None:
                 raise InputError(f"--{wrong.replace('_', '-')} is an option of --engine slurm")

@@ -40,8 +40,10 @@ def _lines(plan: Plan, verbose: bool) -> Iterator[str]:
         yield f"--- {BATCH}"
         yield from plan.files[BATCH].rstrip("\n").split("\n")
         yield "---"
-    yield "Environment"
-    yield from (f"  {name}={shlex.quote(value)}  # {reason}" for name, value, reason in reasons(plan.environment))
+    else:
+        # A batch script has its variables in it.
+        yield "Environment"
+        yield from (f"  {name}={shlex.quote(value)}  # {reason}" for name, value, reason in reasons(plan.environment))
     yield "Checkpoints"
     yield f"  saved in {plan.outputs['checkpoints']}"
     yield f"  starts from: {plan.resumes_from or 'the beginning; no checkpoint of training is loaded'}"
@@ -61,7 +63,8 @@ def _cost(plan: Plan) -> str:
     if plan.extra["device"] == "cpu":
         return "no GPU"
     if plan.gpu_hours is None:
-        return f"not known: {count(plan.world_size, 'GPU')}, for as long as it takes; --time bounds it"
+        bound = "; --time bounds it" if plan.engine == "slurm" else ""
+        return f"not known: {count(plan.world_size, 'GPU')}, for as long as the run takes{bound}"
     limit = plan.extra["time"]
     return f"at most {plan.gpu_hours:g} GPU-hours: {count(plan.world_size, 'GPU')} for {limit}"
 

@@ -78,7 +78,9 @@ def render_sbatch(
     task = [*srun, f"--ntasks-per-node={steps.per_node}", *container, *steps.ranks]
     lines += [f"{_joined(task)} &", _WAIT]
     if options.requeue:
-        lines += [f'if [ "$code" -eq {_EXIT_SAVED} ]; then', '    scontrol requeue "$SLURM_JOB_ID"', "fi"]
+        lines += [f'if [ "$code" -eq {_EXIT_SAVED} ] && [ -e save-and-exit ]; then']
+        lines += ["    # Slurm takes the job back and ends this script.", '    scontrol requeue "$SLURM_JOB_ID"']
+        lines += ['    exit "$code"', "fi"]
     lines += [_RECORD, 'exit "$code"', ""]
     return "\n".join(lines)
 

@@ -166,13 +166,14 @@ def run_checks(
     skipped where no worker is set up and none is named. on_event: called with the worker's progress events.
     """
     for name, check in CHECKS.items():
-        yield _result(name, check)
+        yield result_of(name, check)
     if not parity:
         return
-    yield _result("parity", lambda: check_parity(worker, on_event), skippable=worker is None)
+    yield result_of("parity", lambda: check_parity(worker, on_event), skippable=worker is None)
 
 
-def _result(name: str, check: Check, *, skippable: bool = False) -> CheckResult:
+def result_of(name: str, check: Check, *, skippable: bool = False) -> CheckResult:
+    """Run a check and time it; an error that a user can understand is a failed check, a missing part may skip it."""
     start = time.perf_counter()
     skipped = False
     try:
