@@ -11,7 +11,7 @@ import pytest
 
 from skill_run.errors import InputError
 from skill_run.jobs.model import Job, Plan, State
-from skill_run.jobs.store import FILE, SCHEMA_VERSION, Store
+from skill_run.jobs.store import FILE, SCHEMA_VERSION, Store, file_system
 
 
 def job(job_id: str, state: State = State.PREVIEWED, created: str = "2026-01-01") -> Job:
@@ -156,3 +156,25 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made"):
         Store(tmp_path / "file" / "state")
+
+
+MOUNTS = """\
+1 0 8:1 / / rw shared:1 - ext4 /dev/root rw
+2 1 0:50 / /home rw - nfs4 server:/home rw
+3 2 0:51 / /home/a\\040b\u00fc rw master:3 - lustre o2ib:/x rw
+4 1 0:52 / /home2 rw - tmpfs none rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("/", "ext4"), ("/homes/x", "ext4"), ("/home/ann", "nfs4"), ("/home/a b\u00fc/x", "lustre"), ("/home2", "tmpfs")],
+)
+def test_the_file_system_of_a_place_is_that_of_the_nearest_mount(place: str, kind: str) -> None:
+    assert file_system(place, MOUNTS) == kind
+
+
+def test_a_store_here_writes_ahead_so_that_readers_do_not_wait(tmp_path: Path) -> None:
+    Store(tmp_path).add(job("one"))
+    with closing(sqlite3.connect(tmp_path / FILE)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)

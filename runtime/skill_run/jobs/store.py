@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -227,14 +228,19 @@ def _is_full(folder: Path) -> bool:
 def _is_networked(folder: Path) -> bool:
     """Tell whether a folder lies on a file system of several machines, by the kernel's list of mounts."""
     try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return False
+    return file_system(os.path.realpath(folder), mounts).startswith(_NETWORKED)
+
+
+def file_system(place: str, mounts: str) -> str:
+    """Return the type of the file system that a real path lies on, by the text of /proc/self/mountinfo; "" if none."""
     best, kind = "", ""
-    place = os.path.realpath(folder)
-    for line in lines:
+    for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
-        mounted = before.split(" ")[4].encode("latin-1", "replace").decode("unicode_escape")
-        if (place == mounted or place.startswith(mounted.rstrip("/") + "/")) and len(mounted) >= len(best):
-            best, kind = mounted, after.split(" ")[0]
-    return kind.startswith(_NETWORKED)
+        mounted = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
+        inside = place == mounted or place.startswith(mounted.rstrip("/") + "/")
+        if inside and len(mounted) >= len(best):
+            best, kind = mounted, after.partition(" ")[0]
+    return kind

@@ -71,7 +71,7 @@ def _job_lines(job: Job, diagnosis: Diagnosis | None) -> Iterator[str]:
     plan = job.plan
     facts = (
         ("name", job.name),
-        ("engine", f"{plan.engine}, {plan.world_size} ranks on {plan.nodes} {'node' if plan.nodes == 1 else 'nodes'}"),
+        ("engine", f"{plan.engine}, {_count(plan.world_size, 'rank')} on {_count(plan.nodes, 'node')}"),
         ("bridge", plan.bridge or ""),
         ("recipe", plan.recipe or ""),
         ("created", job.created),
@@ -97,6 +97,10 @@ def _job_lines(job: Job, diagnosis: Diagnosis | None) -> Iterator[str]:
             yield f"seen in {printable(diagnosis.log) or 'the reason'}: {printable(clip(diagnosis.evidence, 500))}"
         if diagnosis.also:
             yield from textwrap.wrap(f"also seen: {'; '.join(diagnosis.also)}", _WIDTH)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _number(value: Any, form: str) -> str:
