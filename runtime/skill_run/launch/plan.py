@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -272,11 +273,9 @@ class _Maker:
             )
             shown = [list(each) for each in (pack, launch) if each is not None]
             return ("sbatch", "--parsable", BATCH), {BATCH: text}, shown
-        if pack is None:
-            return launch, {}, [list(launch)]
-        import json
-
-        commands = [list(pack), list(launch)]
+        commands = [list(each) for each in (pack, launch) if each is not None]
+        if self._launcher() == "fork":
+            return launch, {}, commands
         first = (*self._python(), f"{self.folder}/start.py")
         return first, {"commands.json": json.dumps(commands, indent=1) + "\n"}, commands
 

@@ -62,7 +62,7 @@ def render_sbatch(
 ) -> str:
     """Return the text. Raises InputError for a value that a #SBATCH line cannot hold."""
     lines = ["#!/bin/bash", *_directives(options, steps, name, ranks_per_node, gpus), "", "set -euo pipefail"]
-    lines += [f"cd -- {shlex.quote(folder)}", "rm -f -- save-and-exit exit.json", ""]
+    lines += [f"cd -- {shlex.quote(folder)}", "rm -f -- save-and-exit ended-early exit.json", ""]
     for variable, each in sorted(variables.items()):
         lines.append(f"export {variable}={shlex.quote(each.value)}  # {each.reason}" if each.reason else "")
     lines += ["", _HEAD_NODE % _FIRST_PORT, ""]
@@ -77,10 +77,16 @@ def render_sbatch(
         lines += ["trap 'touch save-and-exit' USR1"]
     task = [*srun, f"--ntasks-per-node={steps.per_node}", *container, *steps.ranks]
     lines += [f"{_joined(task)} &", _WAIT]
+    lines += ['if [ "$code" -eq 0 ] && [ -e ended-early ]; then', f"    code={_EXIT_SAVED}"]
     if options.requeue:
-        lines += [f'if [ "$code" -eq {_EXIT_SAVED} ] && [ -e save-and-exit ]; then']
-        lines += ["    # Slurm takes the job back and ends this script.", '    scontrol requeue "$SLURM_JOB_ID"']
-        lines += ['    exit "$code"', "fi"]
+        # Slurm ends this script itself when it takes the job back.
+        lines += [
+            "    if [ -e save-and-exit ]; then",
+            '        scontrol requeue "$SLURM_JOB_ID"',
+            '        exit "$code"',
+        ]
+        lines += ["    fi"]
+    lines += ["fi"]
     lines += [_RECORD, 'exit "$code"', ""]
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 Needs torch and Megatron-Bridge (0.3 to 0.6) and nothing else. Files of the job's folder: metrics.jsonl (one JSON object
 a step), capture/ (micro-batches), evidence.json and resolved.yaml (what was trained), logs/rank<N>.log (all ranks but
 0, whose output is the job's own log). A file `save-and-exit` there asks for a checkpoint and the end, as do SIGTERM and
-SIGUSR1.
+SIGUSR1; `ended-early` says afterwards that it was so.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# Ended early with a checkpoint, so that it can go on: EX_TEMPFAIL of sysexits.h.
-EXIT_SAVED = 75
+ENDED_EARLY = "ended-early"
 SAVE_AND_EXIT = "save-and-exit"
 _BOUNDARIES = ("cu_seqlens_unpadded", "cu_seqlens_q", "cu_seqlens")
 

@@ -56,7 +56,7 @@ def validate(config: Any) -> None:
 
 
 def train(start: Train, rank: int, change: Change | None = None) -> None:
-    """Train as one rank; exits with EXIT_SAVED when it was made to end early with a checkpoint."""
+    """Train as one rank; a file says when it was made to end early with a checkpoint."""
     from megatron.bridge.training.gpt_step import forward_step
 
     run = entry_config.read_run(FOLDER)
@@ -67,8 +67,12 @@ def train(start: Train, rank: int, change: Change | None = None) -> None:
     try:
         start(config, step, callback, run["function"])
     except SystemExit as end:
-        # Bridge leaves its loop this way after it has saved for a signal.
-        sys.exit(end.code or entry_hooks.EXIT_SAVED)
+        # Bridge leaves its loop this way after it has saved for a signal. To launchers it is no failure: they would
+        # kill the ranks that are a moment later.
+        if end.code not in (0, None):
+            raise
+        if rank == 0:
+            (FOLDER / entry_hooks.ENDED_EARLY).touch()
 
 
 def main(start: Train, pack_dataset: Callable[[Any], None], change: Change | None = None) -> None:

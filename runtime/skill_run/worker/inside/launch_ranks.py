@@ -19,6 +19,8 @@ from skill_run.worker.inside.rehearse_train import run_training, write_checkpoin
 
 # Training steps may be long, and a person follows the job; hanging ranks are theirs to stop.
 _SILENCE_SECONDS: Final = 7 * 86400.0
+# Ended early with a checkpoint, so that it can go on: EX_TEMPFAIL of sysexits.h.
+_EXIT_SAVED: Final = 75
 
 
 def prepare(folder: Path) -> None:
@@ -50,6 +52,7 @@ def be_ranks(folder: Path, size: int) -> int:
     # The ranks save and end; this process only waits for them.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    _, hooks = entry_modules(folder)
     entry = entry_script(folder)
     sys.argv = [str(folder / "train.py")]
 
@@ -60,10 +63,11 @@ def be_ranks(folder: Path, size: int) -> int:
         return _train(entry)
 
     try:
-        return max(run_ranks(size, train, silence=_SILENCE_SECONDS))
+        code: int = max(run_ranks(size, train, silence=_SILENCE_SECONDS))
     except RankFailure as error:
         print(f"skill-run: {error}", file=sys.stderr, flush=True)
         return 1
+    return code or (_EXIT_SAVED if (folder / hooks.ENDED_EARLY).exists() else 0)
 
 
 def be_rank(folder: Path) -> int:
