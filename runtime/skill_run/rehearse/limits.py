@@ -11,7 +11,7 @@ def limits_of(changes: Sequence[Mapping[str, Any]], *, own_layer_spec: bool = Fa
     by_field = {change["field"]: change for change in changes}
     found = [
         "Kernels: attention, norms and linear layers of Transformer Engine and cuDNN are replaced by plain torch ones.",
-        "Memory: whether the model and its packs fit into the GPUs (skill-run plan tells what to expect).",
+        "Memory: whether the model and its packs fit into the GPUs.",
         "Speed: tokens per second here say nothing about GPUs.",
     ]
     if own_layer_spec:
