@@ -145,3 +145,9 @@ def test_the_same_inputs_give_the_same_digest_and_others_another(plan_of: PlanOf
     assert plan_of().digest() == plan_of().digest()
     assert plan_of().digest() != plan_of(CONFIG, "train.train_iters=5").digest()
     assert plan_of().id == JOB
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_guide_explains_the_plan_that_the_tool_prints(case: str) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "training" / "launch.md").read_text("utf-8")
+    assert f"```text\n{(GOLDEN / f'{case}.txt').read_text('utf-8')}```\n" in guide

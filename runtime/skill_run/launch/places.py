@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from skill_run.errors import InputError
+from skill_run.jobs.store import file_system
 
 # File systems that only one machine sees; a network's have other names.
 _OF_ONE_MACHINE: Final = frozenset(
@@ -15,28 +16,13 @@ _OF_ONE_MACHINE: Final = frozenset(
 LATEST: Final = "latest_checkpointed_iteration.txt"
 
 
-def file_system_of(path: str) -> str | None:
-    """Return the type of the file system that a path lies on, by /proc/mounts; None when it cannot be told."""
-    real = os.path.realpath(path)
-    best: tuple[int, str] | None = None
-    try:
-        lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        place = fields[1].encode("utf-8", "surrogateescape").decode("unicode_escape", "replace")
-        inside = real == place or real.startswith(place.rstrip("/") + "/")
-        if inside and (best is None or len(place) >= best[0]):
-            best = (len(place), fields[2])
-    return best[1] if best is not None else None
-
-
 def not_shared(what: str, path: str) -> str | None:
     """Return a warning when other nodes cannot be expected to see a folder; None when they can, or nobody can tell."""
-    kind = file_system_of(path)
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    kind = file_system(os.path.realpath(path), mounts)
     if kind not in _OF_ONE_MACHINE:
         return None
     return f"{what} {path} lies on {kind}, which other nodes do not see unless it is exported to them"
