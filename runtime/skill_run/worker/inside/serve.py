@@ -20,6 +20,7 @@ from skill_run.worker.inside.processes import adopt_orphans, end_children
 TASKS: Final = {
     "probe": "skill_run.worker.inside.probe",
     "parity": "skill_run.worker.inside.parity",
+    "throughput": "skill_run.worker.inside.throughput",
     "rehearse": "skill_run.worker.inside.rehearse",
     "oracle": "skill_run.worker.inside.oracle",
     "bridge-parity": "skill_run.worker.inside.bridge_parity",

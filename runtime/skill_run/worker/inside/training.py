@@ -50,21 +50,13 @@ class Run:
 
     def train(self) -> Outcome:
         """Compute one gradient, and take the case's optimizer steps with it and what follows."""
-        ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=self.case.dtype == "bfloat16")
-        self.wrapped = [
-            DistributedDataParallel(self.config, ddp, model, disable_bucketing=number > 0)
-            for number, model in enumerate(self.models)
-        ]
+        self._wrap()
         optimizer = self._optimizer() if self.case.steps else None
         losses: list[float] = []
         outcome = Outcome(losses, 0)
         # The last step's loss is taken once more, with the weights that it left.
         for step in range(self.case.steps + 1):
-            for model in self.wrapped:
-                model.zero_grad_buffer()
-            if optimizer is not None:
-                # Without this the first microbatch of every later step counts twice.
-                optimizer.zero_grad()
+            self._zero_gradients(optimizer)
             total, tokens = self._forward_backward()
             losses.append(total / tokens if tokens else 0.0)
             if step == 0:
@@ -75,6 +67,30 @@ class Run:
         if optimizer is not None:
             outcome.weights = self._gathered(self.parameters)
         return outcome
+
+    def steps(self) -> Iterator[None]:
+        """Take one whole training step for each value that is asked for, without end."""
+        self._wrap()
+        optimizer = self._optimizer()
+        while True:
+            self._zero_gradients(optimizer)
+            self._forward_backward()
+            optimizer.step()
+            yield
+
+    def _wrap(self) -> None:
+        ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=self.case.dtype == "bfloat16")
+        self.wrapped = [
+            DistributedDataParallel(self.config, ddp, model, disable_bucketing=number > 0)
+            for number, model in enumerate(self.models)
+        ]
+
+    def _zero_gradients(self, optimizer: Any) -> None:
+        for model in self.wrapped:
+            model.zero_grad_buffer()
+        if optimizer is not None:
+            # Without this the first microbatch of every later step counts twice.
+            optimizer.zero_grad()
 
     def _optimizer(self) -> Any:
         half = self.case.dtype == "bfloat16"
