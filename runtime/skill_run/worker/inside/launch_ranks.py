@@ -34,11 +34,12 @@ def prepare(folder: Path) -> None:
     if cpu["make_tokenizer"]:
         made = scratch("data") / "training.jsonl" if data["columns"] and data["source"] is not None else None
         make_tokenizer(scratch("tokenizer"), made)
+    if cpu["peft"]:
+        # validate() asks whether it is there.
+        _save_base(run, folder)
     entry = entry_script(folder)
     sys.argv = [str(folder / "train.py"), "--pack"]
     entry.main(change)
-    if cpu["peft"]:
-        _save_base(run, folder)
 
 
 def change(config: Any) -> None:
