@@ -77,6 +77,7 @@ def build() -> dict[str, str]:
         "mcp.md": mcp_page(),
         "rules.md": rules_page(rules),
         "report.md": report_page(),
+        "parity.md": form_page("Parity report", "parity"),
         "card.md": card_page(),
         "rule.md": rule_form_page(),
         "api.md": api_page(),
@@ -333,10 +334,21 @@ def _nonempty(key: str, node: Mapping[str, Any]) -> bool:
     return key in ("minItems", "minLength") and node[key] == 1
 
 
+def form_page(title: str, name: str) -> str:
+    """Return the page of another report's JSON form."""
+    form = _form(name)
+    source = f"`runtime/skill_run/report/{name}.schema.json`"
+    return page(title, source, prose(form["description"]), "## JSON form", schema_table(form))
+
+
+def _form(name: str) -> dict[str, Any]:
+    form: dict[str, Any] = json.loads((files("skill_run.report") / f"{name}.schema.json").read_text("utf-8"))
+    return form
+
+
 def report_page() -> str:
     """Return the page of the JSON report and the exit codes."""
-    text = (files("skill_run.report") / "report.schema.json").read_text("utf-8")
-    form = json.loads(text)
+    form = _form("report")
     return page(
         "Report",
         "`runtime/skill_run/report/report.schema.json`",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from skill_run.errors import InputError, MissingError
 from skill_run.verify.parity import CONTROLS, ParityOptions, ParityReport, prove_parity, requested
@@ -112,4 +114,7 @@ def test_a_config_with_its_own_packed_data_is_proved(
     assert report.passed, report.to_dict()
     assert len(report.layouts) == 3
     assert all(layout["gradient_error"] <= 1e-12 for layout in report.layouts)
-    assert json.loads(json.dumps(report.to_dict()))["passed"] is True
+    told = json.loads(json.dumps(report.to_dict()))
+    assert told["passed"] is True
+    form = json.loads((files("skill_run.report") / "parity.schema.json").read_text("utf-8"))
+    Draft202012Validator(form).validate(told)

@@ -32,7 +32,7 @@ LARGEST_STEPS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """What one comparison found. `result` is the worker's answer; docs/reference/parity.schema.json gives its form."""
+    """What one comparison found. `result` is the worker's answer; report/parity.schema.json gives its form."""
 
     worker: str
     result: Mapping[str, Any]

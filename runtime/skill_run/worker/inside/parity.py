@@ -22,7 +22,7 @@ DTYPES: Final = ("float64", "float32", "bfloat16")
 
 
 def run(request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
-    """Return the report of a parity request; docs/reference/parity.schema.json gives its form.
+    """Return the report of a parity request; report/parity.schema.json gives its form.
 
     Raises RefusedError for a request that no run can answer, and for a GPU or releases that the device cannot take.
     """
