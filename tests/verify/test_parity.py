@@ -65,6 +65,11 @@ def test_options_go_before_the_config(tmp_path: Path) -> None:
     assert [(each["cp"], each["tp"], each["cp_comm_type"]) for each in only] == [(4, 1, "p2p")]
 
 
+def test_on_a_gpu_the_precision_is_that_of_the_attention_kernels() -> None:
+    assert requested(ParityOptions(device="cuda"))["dtype"] == "bfloat16"
+    assert requested(ParityOptions(device="cuda", dtype="float32"))["dtype"] == "float32"
+
+
 def test_without_context_parallelism_there_is_one_layout() -> None:
     assert len(layouts(cp=1, tp=2)) == 1
 
@@ -75,6 +80,7 @@ def test_without_context_parallelism_there_is_one_layout() -> None:
         ({"cp": 0}, "--cp must be at least 1"),
         ({"cp": 4, "tp": 4}, "16 ranks"),
         ({"dtype": "float16"}, "--dtype must be one of"),
+        ({"device": "tpu"}, "--device must be one of"),
         ({"steps": -1}, "--steps must be from 0"),
         ({"steps": 10**9}, "--steps must be from 0"),
         ({"config": "nothing.yaml"}, "there is no config file"),

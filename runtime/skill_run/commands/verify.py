@@ -43,13 +43,15 @@ _PARITY_OPTIONS: Final = (
 @click.option(
     "--comm", "comm_types", type=click.Choice(_COMM_TYPES), multiple=True, help="cp_comm_type to try; repeatable."
 )
-@click.option("--dtype", type=click.Choice(_DTYPES), help="Precision of the comparison (default: float64).")
+@click.option(
+    "--dtype", type=click.Choice(_DTYPES), help="Precision of the comparison (default: float64; on a GPU bfloat16)."
+)
 @click.option("--steps", type=int, metavar="K", help="Optimizer steps to compare (default: 2).")
 @click.option("--seed", type=int, metavar="N", help="Seed of the samples.")
 @click.option(
     "--bridge", metavar="VERSION", help="Run the training loop of this Megatron-Bridge release, such as 0.4.2."
 )
-@click.option("--device", type=click.Choice(("cpu", "cuda")), help="Where to run (default: cuda on a GPU worker).")
+@click.option("--device", type=click.Choice(("cpu", "cuda")), help="Where to run (default: cpu).")
 @click.option("--job", metavar="ID", help="Check what the run of a job left behind: batches, alignment, tokens, loss.")
 @click.option("--worker", metavar="NAME", help="Worker to use (default: the best one; skill-run worker list).")
 @click.option("--format", "form_out", type=click.Choice(("text", "json")), default="text", show_default=True)

@@ -26,6 +26,7 @@ CONTROLS: Final = (
     "logical-boundaries",
 )
 DTYPES: Final = ("float64", "float32", "bfloat16")
+DEVICES: Final = ("cpu", "cuda")
 STEPS: Final = 2
 LARGEST_STEPS: Final = 50
 
@@ -79,7 +80,8 @@ class ParityReport:
 class ParityOptions:
     """What to compare. Sizes that are None come from the config, else they are 1 (CP: 2).
 
-    comm_types: cp_comm_type values to try; dtype: one of DTYPES; steps: optimizer steps; worker: name of a worker.
+    comm_types: cp_comm_type values to try; dtype: one of DTYPES, by default float64, and on a GPU bfloat16, the only one
+    that its attention kernels compute; steps: optimizer steps; worker: name of a worker; device: cpu or cuda.
     """
 
     config: str | Path | None = None
@@ -94,13 +96,18 @@ class ParityOptions:
     dp: int | None = None
     sp: bool | None = None
     comm_types: Sequence[str] = ()
-    dtype: str = "float64"
+    dtype: str | None = None
     steps: int = STEPS
     seed: int = 0
     controls: Sequence[str] = CONTROLS
     model: str | None = None
     worker: str | None = None
-    device: str | None = None
+    device: str = "cpu"
+
+    @property
+    def precision(self) -> str:
+        """The dtype that is compared in."""
+        return self.dtype or ("bfloat16" if self.device == "cuda" else "float64")
 
 
 @dataclass(slots=True)
@@ -134,8 +141,10 @@ def requested(options: ParityOptions) -> dict[str, Any]:
 
 
 def _plan(options: ParityOptions) -> _Plan:
-    if options.dtype not in DTYPES:
+    if options.precision not in DTYPES:
         raise InputError(f"--dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
+    if options.device not in DEVICES:
+        raise InputError(f"--device must be one of {', '.join(DEVICES)}, not {options.device!r}")
     if not 0 <= options.steps <= LARGEST_STEPS:
         raise InputError(f"--steps must be from 0 to {LARGEST_STEPS}, not {options.steps}")
     config = None
@@ -206,10 +215,10 @@ def _request(plan: _Plan, options: ParityOptions) -> dict[str, Any]:
         "pack_size": plan.packs.pack_size,
         "pad_seq_to_mult": plan.packs.pad_seq_to_mult,
         "seed": options.seed,
-        "dtype": options.dtype,
+        "dtype": options.precision,
         "steps": options.steps,
         "layouts": [layout.to_dict() for layout in plan.layouts],
         "controls": list(options.controls),
         "leak": True,
-        "device": options.device or "cpu",
+        "device": options.device,
     }
