@@ -80,8 +80,8 @@ class ParityReport:
 class ParityOptions:
     """What to compare. Sizes that are None come from the config, else they are 1 (CP: 2).
 
-    comm_types: cp_comm_type values to try; dtype: one of DTYPES, by default float64, and on a GPU bfloat16, the only one
-    that its attention kernels compute; steps: optimizer steps; worker: name of a worker; device: cpu or cuda.
+    comm_types: cp_comm_type values to try; dtype: one of DTYPES, by default float64, and on a GPU bfloat16, which alone
+    its attention kernels compute; steps: optimizer steps; worker: name of a worker; device: cpu or cuda.
     """
 
     config: str | Path | None = None

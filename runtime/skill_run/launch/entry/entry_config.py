@@ -46,9 +46,9 @@ def build(run: Mapping[str, Any], folder: Path) -> Any:
         config = getattr(importlib.import_module(base["module"]), base["recipe"])()
         lay_over(config, values)
     else:
-        check_targets(values)
-        container = _find(_CONTAINER)
-        config = container.from_dict(values, mode=_lenient())
+        # Not by Bridge's own loader: that of 0.3 calls whatever a file names, and that of 0.4 and 0.5 refuses the
+        # signal.Signals of its own dumps.
+        config = make({"_target_": _CONTAINER, **values}, "")
     apply_overrides(config, json.loads((folder / "overrides.json").read_text(encoding="utf-8")))
     for setting in run["settings"]:
         set_field(config, setting["field"], setting["value"])
@@ -120,7 +120,7 @@ def _made(value: Any, hint: Any, held: Any, path: str) -> Any:
 
 def make(value: Mapping[str, Any], path: str) -> Any:
     """Return the object that a mapping with `_target_` describes."""
-    check_target(value, path)
+    check_target(value, path or "the config")
     target = str(value["_target_"])
     found = _find(target)
     if value.get("_call_", True) is False:
@@ -130,19 +130,18 @@ def make(value: Mapping[str, Any], path: str) -> Any:
         return functools.partial(found, **given)
     if isinstance(found, type) and issubclass(found, enum.Enum):
         return found(*value.get("_args_", ()))
-    return found(**{key: _made(inner, _hint(found, key), None, f"{path}.{key}") for key, inner in given.items()})
+    # Dumps hold fields that are computed, which no constructor takes.
+    taken = {field.name: field.init for field in dataclasses.fields(found)}
+    unknown = next((key for key in given if key not in taken), None)
+    if unknown is not None:
+        raise ConfigError(f"{_join(path, unknown)}: {found.__name__} of this Megatron-Bridge has no field {unknown}")
+    return found(
+        **{key: _made(inner, _hint(found, key), None, _join(path, key)) for key, inner in given.items() if taken[key]}
+    )
 
 
-def check_targets(data: Any, path: str = "") -> None:
-    """Raise ConfigError unless all that nested data ask to make are config classes or enumerations of Megatron."""
-    if isinstance(data, Mapping):
-        if "_target_" in data:
-            check_target(data, path or "the config")
-        for key, value in data.items():
-            check_targets(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(data, (list, tuple)):
-        for item in data:
-            check_targets(item, path)
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def check_target(data: Mapping[str, Any], path: str) -> None:
@@ -171,12 +170,6 @@ def _find(path: str) -> Any:
         if found is not None:
             return found
     raise ConfigError(f"this Megatron-Bridge has no {path[:160]}")
-
-
-def _lenient() -> Any:
-    from megatron.bridge.utils.instantiate_utils import InstantiationMode
-
-    return InstantiationMode.LENIENT
 
 
 def _make_objects(owner: Any, path: str) -> None:
