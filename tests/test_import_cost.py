@@ -34,6 +34,7 @@ HEAVY = {
 NUMERIC = {"batch", "pack", "plan"}
 # What only a worker's interpreter loads.
 INSIDE = ("worker", "inside")
+ENTRY = ("launch", "entry")
 
 RUN = """
 import json, runpy, sys
@@ -177,11 +178,12 @@ def roots(names: Iterator[str]) -> set[str]:
 def test_a_source_imports_only_what_its_place_allows(source: Path) -> None:
     tree = tree_of(source)
     anywhere = roots(imports_of(tree))
-    only_in_workers = source.parts[:2] == INSIDE or source.name == "read_torch.py"
+    # Files of a job's folder are copied, never imported here.
+    only_in_workers = source.parts[:2] in (INSIDE, ENTRY) or source.name == "read_torch.py"
     if not only_in_workers:
         assert anywhere & {"torch", "megatron", "transformer_engine"} == set()
-    # The server, the tool that answers with an image, and the one that tells its progress.
-    if source.name not in {"mcp_server.py", "mcp_inspection.py", "mcp_verification.py"}:
+    # The server, the tool that answers with an image, and those that tell their progress.
+    if source.name not in {"mcp_server.py", "mcp_inspection.py", "mcp_verification.py", "mcp_jobs.py"}:
         assert "mcp" not in anywhere
     allowed = {"mcp", "pydantic"} if source.name.startswith("mcp_") else set()
     if source.parts[0] in NUMERIC:
@@ -198,8 +200,8 @@ def test_a_source_never_runs_text_as_code_or_through_a_shell(source: Path) -> No
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen", "import_module")
-            # A worker imports the task that it was asked for, and Megatron's own modules.
-            assert not called.endswith(".import_module") or source.parts[:2] == INSIDE, f"line {node.lineno}"
+            # A worker imports the task that it was asked for, and Megatron's own modules; so does a training environment.
+            assert not called.endswith(".import_module") or source.parts[:2] in (INSIDE, ENTRY), f"line {node.lineno}"
             assert not [key for key in node.keywords if key.arg == "shell"], f"line {node.lineno}"
 
 
