@@ -200,7 +200,7 @@ def test_a_source_never_runs_text_as_code_or_through_a_shell(source: Path) -> No
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen", "import_module")
-            # A worker imports the task that it was asked for, and Megatron's own modules; so does a training environment.
+            # A worker imports its task and Megatron's own modules; so does a training environment.
             assert not called.endswith(".import_module") or source.parts[:2] in (INSIDE, ENTRY), f"line {node.lineno}"
             assert not [key for key in node.keywords if key.arg == "shell"], f"line {node.lineno}"
 
