@@ -19,6 +19,7 @@ from skill_run.jobs import supervisor
 from skill_run.jobs.folder import EXIT, LOG
 from skill_run.jobs.model import Job, State, Variable
 from skill_run.jobs.service import Jobs
+from skill_run.jobs.supervisor import PROCESS
 
 MakeJob = Callable[..., Job]
 StartPython = Callable[..., Job]
@@ -179,6 +180,7 @@ def test_the_record_is_written_on_a_disk_that_became_full(tmp_path: Path) -> Non
         words = [sys.executable, "-I", supervisor.__file__]
         done = subprocess.run(words, input=json.dumps(spec), capture_output=True, text=True, check=True)
         who = json.loads(done.stdout)["supervisor"]
+        assert json.loads((place / PROCESS).read_text())["supervisor"] == who
         handle = None
         if supervisor.is_alive(who):
             handle = os.pidfd_open(who["pid"])

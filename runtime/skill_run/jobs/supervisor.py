@@ -30,7 +30,7 @@ DEFAULT_GRACE_SECONDS = 60.0
 _AFTERMATH_SECONDS = 5.0
 # For a launcher to see that its ranks have ended, which old ones look for every 5 s.
 _LAUNCHER_SECONDS = 10.0
-# Room that is set aside for the record, so that a full disk does not hide how the job ended.
+# Room that is set aside for each record, so that a full disk hides neither who runs the job nor how it ended.
 _RECORD_BYTES = 1024
 _SET_CHILD_SUBREAPER = 36
 _SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
@@ -101,14 +101,25 @@ def has_variable(pid: int, name: str, value: str | None = None) -> bool:
     return sought in block if value is None else sought + os.fsencode(value) + b"\0" in block
 
 
-def write_whole(path: str, value: dict[str, Any]) -> None:
-    """Write JSON under its last name in one step."""
-    unfinished = f"{path}.{os.getpid()}.unfinished"
-    with open(unfinished, "w", encoding="ascii") as stream:
-        json.dump(value, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(unfinished, path)
+class Reserved:
+    """A JSON file for which room is set aside, so that it can be written when the disk has become full."""
+
+    def __init__(self, path: str) -> None:
+        """Set the room aside; OSError when there is none."""
+        self._path = path
+        self._handle = os.open(f"{path}.reserved", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.pwrite(self._handle, b" " * _RECORD_BYTES, 0)
+
+    def write(self, value: dict[str, Any]) -> None:
+        """Write the value under the file's last name in one step."""
+        # Within the room that was set aside; JSON may end in white space.
+        os.pwrite(self._handle, json.dumps(value).encode("ascii").ljust(_RECORD_BYTES - 1) + b"\n", 0)
+        os.fsync(self._handle)
+        os.replace(f"{self._path}.reserved", self._path)
+
+    def give_up(self) -> None:
+        """Remove what was set aside."""
+        os.unlink(f"{self._path}.reserved")
 
 
 class Supervisor:
@@ -128,8 +139,8 @@ class Supervisor:
         self._deadline: float | None = None
         self._launcher_until: float | None = None
         self._firm = False
-        self._record = os.open(f"{spec['exit']}.reserved", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.pwrite(self._record, b" " * _RECORD_BYTES, 0)
+        self._record = Reserved(spec["exit"])
+        self._process = Reserved(os.path.join(spec["folder"], PROCESS))
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -158,7 +169,7 @@ class Supervisor:
             "supervisor": identity(os.getpid()),
             "command": identity(started.pid) or {"pid": started.pid},
         }
-        write_whole(os.path.join(self._spec["folder"], PROCESS), who)
+        self._process.write(who)
         return who
 
     def follow(self) -> None:
@@ -176,7 +187,8 @@ class Supervisor:
 
     def give_up(self) -> None:
         """Remove what was set aside for a job that could not be started."""
-        os.unlink(f"{self._spec['exit']}.reserved")
+        self._record.give_up()
+        self._process.give_up()
 
     def _like_a_fresh_login(self) -> None:
         # What a shell with job control or nohup ignores would be ignored by the ranks as well.
@@ -265,10 +277,7 @@ class Supervisor:
             "stopped": self._stopping,
             "firm": self._firm,
         }
-        # Within the room that was set aside; JSON may end in white space.
-        os.pwrite(self._record, json.dumps(record).encode("ascii").ljust(_RECORD_BYTES - 1) + b"\n", 0)
-        os.fsync(self._record)
-        os.replace(f"{self._spec['exit']}.reserved", self._spec["exit"])
+        self._record.write(record)
 
 
 def _parent(pid: int) -> int:

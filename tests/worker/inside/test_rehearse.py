@@ -249,7 +249,8 @@ def test_a_rank_that_is_killed_in_the_middle_is_named_and_no_process_is_left() -
             killed.append(ranks[-1])
             os.kill(ranks[-1], signal.SIGKILL)
 
-    report = rehearse_config(None, recipe=QWEN, iters=5, pack=256, on_event=kill_a_rank)
+    # Enough steps that the first one is told while the ranks still train.
+    report = rehearse_config(None, recipe=QWEN, iters=200, pack=256, on_event=kill_a_rank)
     assert report.failed is not None
     assert report.failed["stage"] == "train"
     assert "was killed by SIGKILL" in report.failed["message"]
