@@ -35,6 +35,10 @@ def answer(request: Mapping[str, Any], channel: serve.Channel) -> dict[str, Any]
         "variable": os.environ.get("ODD"),
         "python": [key for key in os.environ if key == "PYTHONPATH"],
         "number": float("nan"),
+        "folder": scratch,
+        "temporary": os.environ.get("TMPDIR"),
+        "hub": os.environ["HF_HUB_CACHE"].removesuffix("/hub/hub"),
+        "release": os.environ.get("SKILL_RUN_RELEASE"),
     }
 
 

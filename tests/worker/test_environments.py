@@ -31,7 +31,19 @@ def test_a_worker_says_what_it_holds(workers: Path) -> None:
 
 @pytest.mark.parametrize(
     "record",
-    ["", "[1]", "null", "{", '{"command": [], "built": true}', '{"command": 1, "versions": {}, "built": true}'],
+    [
+        "",
+        "[1]",
+        "null",
+        "{",
+        "[" * 100_000,
+        '{"command": [], "built": true}',
+        '{"command": [], "versions": {}, "built": true}',
+        '{"command": 1, "versions": {}, "built": true}',
+        '{"command": "python", "versions": {}, "built": true}',
+        '{"command": ["py\\u0000thon"], "versions": {}, "built": true}',
+        '{"command": ["python", 1], "versions": {}, "built": true}',
+    ],
 )
 def test_a_record_that_is_cut_or_is_none_lists_nothing(workers: Path, record: str) -> None:
     write(workers, "bad", record)
@@ -69,7 +81,7 @@ def test_a_worker_is_found_by_its_name_or_by_the_variable(workers: Path, monkeyp
 
 def test_a_named_worker_without_bridge_does_not_stand_in_for_one_with_it(workers: Path) -> None:
     add(workers, "one", "0.16.1")
-    with pytest.raises(MissingError, match="no worker with Megatron-Bridge"):
+    with pytest.raises(MissingError, match="^worker one has no Megatron-Bridge; "):
         find_worker("one", bridge=True)
 
 

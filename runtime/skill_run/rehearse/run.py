@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -116,15 +115,9 @@ def rehearse_sources(
         "world_size": judged.world_size,
         "gpus": request.gpus,
     }
-    with tempfile.TemporaryDirectory(prefix="skill-run-hub-", ignore_cleanup_errors=True) as hub:
-        variables = {
-            "HF_HOME": hub,
-            "HF_HUB_CACHE": str(Path(hub) / "hub"),
-            "WANDB_MODE": "disabled",
-            # On a machine with GPUs too, a rehearsal is one of the CPU.
-            "CUDA_VISIBLE_DEVICES": "",
-        }
-        result = _without_scratch(run_task(found, "rehearse", asked, on_event=on_event, environment=variables))
+    # On a machine with GPUs too, a rehearsal is one of the CPU.
+    variables = {"WANDB_MODE": "disabled", "CUDA_VISIBLE_DEVICES": ""}
+    result = _without_scratch(run_task(found, "rehearse", asked, on_event=on_event, environment=variables))
     return RehearsalReport(
         source=(recipe if sources[0].form == "overrides" else None) or sources[0].name,
         worker=found.name,

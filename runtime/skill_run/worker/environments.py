@@ -62,14 +62,22 @@ def read_worker(folder: Path) -> Worker | None:
     """Return the worker that a folder holds, or None when it is not complete or its record cannot be read."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        command = record["command"]
+        if not isinstance(command, list) or not command or not all(_is_word(word) for word in command):
+            return None
         return Worker(
             name=folder.name,
-            command=tuple(str(word) for word in record["command"]),
+            command=tuple(command),
             versions={str(key): str(value) for key, value in record["versions"].items()},
             built=bool(record["built"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_word(value: object) -> bool:
+    """Whether a value can be an argument of a process."""
+    return isinstance(value, str) and "\0" not in value
 
 
 def list_workers() -> list[Worker]:
@@ -94,6 +102,10 @@ def find_worker(name: str | None = None, *, bridge: bool = False) -> Worker:
         if not workers:
             raise InputError(f"there is no worker {asked!r}; skill-run worker list shows those that are ready")
     fitting = [worker for worker in workers if worker.bridge is not None or not bridge]
+    if not fitting and asked is not None:
+        raise MissingError(
+            f"worker {asked} has no Megatron-Bridge; skill-run worker setup cpu-0.6.2 makes one that has"
+        )
     if not fitting:
         what = "with Megatron-Bridge " if bridge else ""
         which = " cpu-0.6.2" if bridge else ""

@@ -10,11 +10,12 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -27,6 +28,10 @@ BOOT: Final = Path(__file__).parent / "inside" / "boot.py"
 SILENCE_SECONDS: Final = 240.0
 _LONGEST_LINE: Final = 2**26
 _LOG_TAIL: Final = 4000
+# With less than this left on the disk, what failed there failed for want of room.
+_ROOM: Final = 2**20
+# Programs make sockets in $TMPDIR, whose paths may have 108 bytes.
+_LONGEST_TMPDIR: Final = 64
 
 Event = Mapping[str, Any]
 
@@ -58,9 +63,9 @@ def run_task(
     Raises InputError for a request that the worker refuses, MissingError when the worker cannot be started or lacks
     something, WorkerFailure when it dies, hangs or fails. In every case all its processes are ended first.
     """
-    with tempfile.TemporaryDirectory(prefix="skill-run-", ignore_cleanup_errors=True) as scratch:
+    with _scratch() as scratch:
         log_path = Path(scratch) / "worker.log"
-        variables = {**_ALWAYS, **(environment or {}), "SKILL_RUN_SCRATCH": scratch}
+        variables = {**_ALWAYS, **_places(scratch), **(environment or {}), "SKILL_RUN_SCRATCH": scratch}
         with open(log_path, "wb") as log:
             child = _start(worker, task, scratch, log, variables)
         try:
@@ -68,13 +73,41 @@ def run_task(
             told = _converse(child, worker, {"request": dict(request), "environment": variables}, on_event, silence)
         finally:
             _end(child)
-        return _outcome(told, child, worker, _tail(log_path))
+        try:
+            return _outcome(told, child, worker, _tail(log_path))
+        except WorkerFailure as failure:
+            if shutil.disk_usage(scratch).free < _ROOM:
+                raise _no_room(os.path.dirname(scratch), "is full") from failure
+            raise
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """Make a folder for the files of one task, and remove it; MissingError where there can be none."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="skill-run-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise _no_room("the folder for temporary files", f"cannot be written ({error.strerror})") from error
+    with folder as scratch:
+        yield scratch
+
+
+def _places(scratch: str) -> dict[str, str]:
+    """Return the variables that keep a worker's files, and what it takes from the hub, in its scratch folder."""
+    found = {"HF_HOME": f"{scratch}/hub", "HF_HUB_CACHE": f"{scratch}/hub/hub"}
+    if len(scratch) <= _LONGEST_TMPDIR:
+        found["TMPDIR"] = scratch
+    return found
+
+
+def _no_room(place: str, what: str) -> MissingError:
+    return MissingError(f"{place} {what}; make room there, or let $TMPDIR name another folder")
 
 
 def _start(
     worker: Worker, task: str, scratch: str, log: IO[bytes], variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TORCH_"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_DROPPED)}
     try:
         return subprocess.Popen(
             [*worker.command, "-s", "-P", str(BOOT), task],
@@ -91,6 +124,8 @@ def _start(
         ) from error
 
 
+# What would put other modules into the worker than its environment has.
+_DROPPED: Final = ("PYTHON", "TORCH_", "SKILL_RUN_RELEASE")
 # Ranks are processes, so each uses one thread; compiling tiny models costs more than running them.
 _ALWAYS: Final = {
     "OMP_NUM_THREADS": "1",
@@ -116,36 +151,71 @@ def _converse(
     """Send what the task is to know and read events until the last one; None when the child ends without one."""
     assert child.stdin is not None
     assert child.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        child.stdin.write(json.dumps(told).encode("ascii") + b"\n")
-        child.stdin.flush()
-    pending = b""
+    unsent = json.dumps(told).encode("ascii") + b"\n"
+    to_child, from_child = child.stdin.fileno(), child.stdout.fileno()
+    # A worker that reads nothing must not hold the tool.
+    os.set_blocking(to_child, False)
+    lines = _Lines()
     heard = time.monotonic()
     with selectors.DefaultSelector() as selector:
-        selector.register(child.stdout, selectors.EVENT_READ)
+        selector.register(from_child, selectors.EVENT_READ)
+        selector.register(to_child, selectors.EVENT_WRITE)
         while True:
-            if not selector.select(max(0.0, heard + silence - time.monotonic())):
+            ready = selector.select(max(0.0, heard + silence - time.monotonic()))
+            if not ready:
                 raise WorkerFailure(f"worker {worker.name} was silent for {silence:.0f} seconds and was ended")
-            data = os.read(child.stdout.fileno(), 2**16)
+            if any(key.fd == to_child for key, _ in ready):
+                unsent = _written(to_child, unsent)
+                if not unsent:
+                    selector.unregister(to_child)
+            if not any(key.fd == from_child for key, _ in ready):
+                continue
+            data = os.read(from_child, 2**16)
             if not data:
                 return None
             heard = time.monotonic()
-            pending += data
-            if len(pending) > _LONGEST_LINE:
-                raise WorkerFailure(f"worker {worker.name} sent an answer that is too long to be one")
-            *lines, pending = pending.split(b"\n")
-            for line in lines:
+            for line in lines.take(data):
                 event = _parsed(line)
                 if event.get("event") in ("result", "error"):
                     return event
                 if on_event is not None and event:
                     on_event(event)
+            if lines.held > _LONGEST_LINE:
+                raise WorkerFailure(f"worker {worker.name} sent an answer that is too long to be one")
+
+
+class _Lines:
+    """Puts the lines of a stream together again. held: bytes of the line that has not ended."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.held = 0
+
+    def take(self, data: bytes) -> list[bytes]:
+        """Return the lines that end in `data`."""
+        *whole, rest = data.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*self._parts, whole[0]])
+            self._parts, self.held = [], 0
+        self._parts.append(rest)
+        self.held += len(rest)
+        return whole
+
+
+def _written(descriptor: int, data: bytes) -> bytes:
+    """Write what a pipe takes now and return the rest, nothing when nobody reads it any more."""
+    try:
+        return data[os.write(descriptor, data[: 2**16]) :]
+    except BlockingIOError:
+        return data
+    except BrokenPipeError:
+        return b""
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return event if isinstance(event, dict) else {}
 
@@ -158,7 +228,7 @@ def _outcome(told: dict[str, Any] | None, child: subprocess.Popen[bytes], worker
     if told["event"] == "result" and isinstance(told.get("result"), dict):
         result: dict[str, Any] = told["result"]
         return result
-    sentence = str(told.get("message") or "the worker gave no reason")
+    sentence = str(told.get("message") or f"worker {worker.name} sent no answer that can be read")
     if told.get("kind") == "input":
         raise InputError(sentence)
     if told.get("kind") == "missing":
@@ -177,6 +247,9 @@ def _ending(code: int | None) -> str:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End every process of the child's session, and the child's pipes."""
+    if child.stdin is not None:
+        # Without this word it takes the tool for dead, and clears up after it.
+        _written(child.stdin.fileno(), b"\n")
     for stream in (child.stdin, child.stdout):
         if stream is not None:
             with contextlib.suppress(OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -103,10 +104,16 @@ def _first_line(descriptor: int) -> bytes:
 
 
 def _end_with_standard_input() -> None:
-    """End this process and its ranks when the tool is gone or wants no more."""
+    """End this process and its ranks when the tool is gone or wants no more.
+
+    A tool that is there sends a line before it closes the pipe, and removes the scratch folder itself.
+    """
+    there = False
     while os.read(0, 2**10):
-        pass
+        there = True
     end_children()
+    if not there:
+        shutil.rmtree(os.environ["SKILL_RUN_SCRATCH"], ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(EXIT_FAILED)
