@@ -81,7 +81,7 @@ def test_a_worker_is_found_by_its_name_or_by_the_variable(workers: Path, monkeyp
 
 def test_a_named_worker_without_bridge_does_not_stand_in_for_one_with_it(workers: Path) -> None:
     add(workers, "one", "0.16.1")
-    with pytest.raises(MissingError, match="^worker one has no Megatron-Bridge; "):
+    with pytest.raises(MissingError, match=r"^worker one has no Megatron-Bridge; "):
         find_worker("one", bridge=True)
 
 

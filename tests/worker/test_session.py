@@ -146,7 +146,7 @@ def test_a_failure_on_a_full_disk_says_that_it_is_full(monkeypatch: pytest.Monke
 
 def test_without_a_folder_for_temporary_files_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
-    with pytest.raises(MissingError, match="^the folder for temporary files cannot be written"):
+    with pytest.raises(MissingError, match=r"^the folder for temporary files cannot be written"):
         ask("answer")
 
 
