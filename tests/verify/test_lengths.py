@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from skill_run.errors import InputError
-from skill_run.verify.lengths import LARGEST_PACK, Packs, default_packs, packs_of
+from skill_run.verify.lengths import LARGEST_PACK, MOST_SEQUENCES, Packs, default_packs, packs_of
 
 
 def fits(packs: Packs) -> bool:
@@ -34,11 +34,11 @@ def test_the_default_mix_has_one_token_odd_lengths_and_lengths_on_the_grid(multi
     assert any(sequence["trained"] < sequence["length"] for pack in packs.packs for sequence in pack)
 
 
-def packed_file(folder: Path, rows: list[list[int]]) -> Path:
-    """Write a packed dataset whose rows hold sequences of these run-time lengths."""
+def packed_file(folder: Path, rows: list[list[int]], *, trained: int = 1) -> Path:
+    """Write a packed dataset whose rows hold sequences of these run-time lengths; trained: the whole loss mask."""
     starts = [[sum(length + 1 for length in row[:at]) for at in range(len(row))] for row in rows]
     tokens = [[7] * sum(length + 1 for length in row) for row in rows]
-    masks = [[1] * len(row) for row in tokens]
+    masks = [[trained] * len(row) for row in tokens]
     table = pyarrow.table(
         {
             "input_ids": pyarrow.array(tokens, pyarrow.list_(pyarrow.int32())),
@@ -68,6 +68,25 @@ def test_long_packs_are_made_smaller_and_keep_what_is_off_the_grid(tmp_path: Pat
     assert "scaled by" in packs.notes[1]
 
 
+@pytest.mark.parametrize("rows", [[[24, 32]], [[2424, 3200, 48]], [[16, 160]], [[1600, 16, 33]]])
+def test_what_missed_the_grid_of_a_larger_cp_misses_that_of_the_smaller(tmp_path: Path, rows: list[list[int]]) -> None:
+    packs = packs_of(packed_file(tmp_path, rows), 4, grid=(16, 4))
+    lengths = [sequence["length"] for sequence in packs.packs[0]]
+    assert [length % 4 == 0 for length in lengths] == [length % 16 == 0 for length in rows[0]]
+    assert sum(lengths) <= packs.pack_size <= LARGEST_PACK + 4 * len(lengths)
+
+
+def test_data_without_a_trained_token_proves_nothing_and_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no token in .* is trained on"):
+        packs_of(packed_file(tmp_path, [[24, 36]], trained=0), 4)
+
+
+def test_of_a_row_with_very_many_sequences_some_are_taken(tmp_path: Path) -> None:
+    packs = packs_of(packed_file(tmp_path, [[4] * 5000]), 4)
+    assert len(packs.packs[0]) == MOST_SEQUENCES
+    assert packs.pack_size <= LARGEST_PACK
+
+
 @pytest.mark.parametrize("told", [[100, 30, 30, 7], {"100": 1, "30": 2, "7": 1}, {"lengths": [100, 30, 7]}])
 def test_lengths_are_drawn_from_a_list_or_a_histogram(tmp_path: Path, told: object) -> None:
     path = tmp_path / "lengths.json"
@@ -87,7 +106,35 @@ def test_a_histogram_of_long_sequences_is_made_smaller(tmp_path: Path) -> None:
     assert packs.pack_size <= LARGEST_PACK + 8
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"lengths": []}', '{"a": 1}', "[-1]", "[0]", "[true]", '"x"'])
+def test_a_histogram_of_very_many_sequences_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.json"
+    path.write_text(json.dumps({str(length): 10**9 for length in range(1, 20_000)}), "utf-8")
+    assert fits(packs_of(path, 4))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"lengths": []}',
+        '{"a": 1}',
+        "[-1]",
+        "[0]",
+        "[true]",
+        '"x"',
+        '{"0": 5}',
+        '{"5": 0}',
+        '{"\\u00b2": 1}',
+        f'{{"{"9" * 5000}": 1}}',
+        f"[{'9' * 5000}]",
+        f"[{10**30}]",
+        "[NaN]",
+        "[" * 100_000,
+    ],
+)
 def test_what_gives_no_lengths_is_refused_in_one_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lengths.json"
     path.write_text(text, "utf-8")

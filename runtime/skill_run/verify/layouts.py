@@ -33,9 +33,14 @@ class Layout:
         return self.cp * self.tp * self.pp * self.dp
 
     @property
+    def chunks(self) -> int:
+        """Equal parts that CP cuts every sequence into."""
+        return 2 * self.cp if self.cp > 1 else 1
+
+    @property
     def pad_multiple(self) -> int:
         """Every sequence must be padded to a multiple of this many tokens: 2*CP, and TP under sequence parallelism."""
-        return lcm(2 * self.cp if self.cp > 1 else 1, self.cp * self.tp if self.sp else 1)
+        return lcm(self.chunks, self.cp * self.tp if self.sp else 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the layout as JSON-ready data."""
@@ -54,6 +59,10 @@ def check(layout: Layout) -> None:
     for name in ("cp", "tp", "pp", "ep", "dp"):
         if getattr(layout, name) < 1:
             raise InputError(f"--{name} must be at least 1, not {getattr(layout, name)}")
+    if layout.vpp is not None and (layout.vpp < 2 or layout.pp < 2):
+        raise InputError(
+            f"--vpp {layout.vpp} with --pp {layout.pp} is no virtual pipeline: it needs 2 stages and 2 chunks at least"
+        )
     if layout.ranks > MAX_RANKS:
         raise InputError(
             f"CP {layout.cp} x TP {layout.tp} x PP {layout.pp} x DP {layout.dp} are {layout.ranks} ranks; parity runs "

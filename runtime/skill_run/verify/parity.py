@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from skill_run.config.config import Config
 from skill_run.errors import InputError
+from skill_run.verify.configured import Loss, layout_of, loss_of, multiple_of
 from skill_run.verify.layouts import DEFAULT_COMM_TYPES, Layout, check, fitted
 from skill_run.verify.lengths import Packs, default_packs, packs_of
 from skill_run.verify.shape import Shape, scaled_shape, smallest_shape
@@ -56,7 +58,8 @@ class ParityReport:
         """Every layout agrees with the reference, and every control was caught with the right diagnosis."""
         agreed = bool(self.layouts) and all(layout["passed"] for layout in self.layouts)
         caught = all(control["caught"] and control["right_diagnosis"] for control in self.controls)
-        return agreed and caught and self.result.get("all_masked", {}).get("finite", True) is True
+        masked = self.result.get("all_masked", {})
+        return agreed and caught and masked.get("finite", True) is True and masked.get("passed", True) is True
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready data."""
@@ -118,6 +121,8 @@ class _Plan:
     shape: Shape
     packs: Packs
     changes: list[str] = field(default_factory=list)
+    loss: Loss = "per-token"
+    notes: list[str] = field(default_factory=list)
 
 
 def prove_parity(
@@ -132,6 +137,7 @@ def prove_parity(
     plan = _plan(options)
     worker = find_worker(options.worker)
     result = run_task(worker, "parity", _request(plan, options), on_event=on_event)
+    result["notes"] = [*result.get("notes", ()), *plan.notes]
     return ParityReport(worker.name, result, plan.shape, plan.packs, tuple(plan.changes))
 
 
@@ -148,11 +154,15 @@ def _plan(options: ParityOptions) -> _Plan:
     if not 0 <= options.steps <= LARGEST_STEPS:
         raise InputError(f"--steps must be from 0 to {LARGEST_STEPS}, not {options.steps}")
     config = None
-    layout = Layout(cp=2)
+    layout = own = Layout(cp=2)
     changes: list[str] = []
+    notes: list[str] = []
     if options.config is not None or options.recipe is not None:
-        config = _config(options)
-        layout, changes = fitted(_configured(config))
+        config, notes = _config(options)
+        own = layout_of(config)
+        layout, changes = fitted(own)
+    elif options.model is not None:
+        raise InputError("--model completes the shape of a config; give that with --config or --recipe")
     layout = _asked(layout, options)
     check(layout)
     comm_types = options.comm_types or _comm_types(layout, config is not None)
@@ -162,38 +172,41 @@ def _plan(options: ParityOptions) -> _Plan:
     # Heads must be divisible for every way of travelling that is tried.
     hardest = max(layouts, key=lambda each: "a2a" in each.cp_comm_type)
     shape = smallest_shape(hardest) if config is None else scaled_shape(config, hardest)
-    multiple = layout.pad_multiple
-    packs = default_packs(multiple) if options.data is None else packs_of(options.data, multiple)
-    return _Plan(layouts, shape, packs, changes)
+    plan = _Plan(layouts, shape, default_packs(layout.pad_multiple), changes, notes=notes)
+    _put_data(plan, config, options, _asked(own, options))
+    return plan
 
 
-def _config(options: ParityOptions) -> Any:
-    from skill_run.rules.validate import build_config, read_sources
+def _put_data(plan: _Plan, config: Config | None, options: ParityOptions, own: Layout) -> None:
+    """Set packs and loss as config and data have them. own: the layout before it was made smaller."""
+    small = plan.layouts[0]
+    multiple = small.pad_multiple
+    if config is not None:
+        multiple = multiple_of(config, own, small)
+        plan.loss, changes = loss_of(config, own)
+        plan.changes += changes
+    if options.data is not None:
+        plan.packs = packs_of(options.data, multiple, grid=(own.pad_multiple, small.pad_multiple))
+    elif config is not None:
+        plan.packs = default_packs(multiple)
+
+
+def _config(options: ParityOptions) -> tuple[Config, list[str]]:
+    """Return the resolved config, and a note on what the rules find in it that is not compared."""
+    from skill_run.rules.validate import build_config, judge_sources, read_sources, rule_set
 
     source = Path(options.config) if options.config is not None else None
     if source is not None and not source.is_file():
         raise InputError(f"there is no config file {source}")
     sources = read_sources(source, recipe=options.recipe, overrides=options.overrides)
-    return build_config(sources, recipe=options.recipe, model=options.model)
-
-
-def _configured(config: Any) -> Layout:
-    """Return the config's own layout; what it leaves open has the size 1."""
-
-    def size(name: str) -> int:
-        value = config.get(f"model.{name}").value
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
-
-    comm = config.get("model.cp_comm_type").value
-    comm = comm[0] if isinstance(comm, (list, tuple)) and comm else comm
-    return Layout(
-        cp=size("context_parallel_size"),
-        tp=size("tensor_model_parallel_size"),
-        pp=size("pipeline_model_parallel_size"),
-        ep=size("expert_model_parallel_size"),
-        sp=config.get("model.sequence_parallel").value is True,
-        cp_comm_type=comm if comm in ("all_gather", "p2p", "a2a", "a2a+p2p") else "p2p",
-    )
+    config = build_config(sources, recipe=options.recipe, model=options.model)
+    if options.recipe is not None and config.base == "unknown":
+        unknown = (remark.message for remark in config.remarks if remark.rule == "unknown-recipe")
+        raise InputError(next(unknown, config.base_text).rstrip("."))
+    judged = judge_sources(sources, rule_set(source, None), recipe=options.recipe, model=options.model)
+    found = list(dict.fromkeys(finding.rule for finding in judged.at_least("corruption")))
+    told = f"the rules find faults in this config ({', '.join(found)}); skill-run validate tells of them"
+    return config, [told] if found else []
 
 
 def _asked(layout: Layout, options: ParityOptions) -> Layout:
@@ -219,6 +232,7 @@ def _request(plan: _Plan, options: ParityOptions) -> dict[str, Any]:
         "steps": options.steps,
         "layouts": [layout.to_dict() for layout in plan.layouts],
         "controls": list(options.controls),
+        "loss": plan.loss,
         "leak": True,
         "device": options.device,
     }

@@ -17,8 +17,11 @@ from skill_run.worker.inside.diagnosis import Symptoms, diagnose
 from skill_run.worker.inside.errors import RefusedError
 from skill_run.worker.inside.parallel import Layout
 from skill_run.worker.inside.serve import Channel
+from skill_run.worker.inside.variation import Variation
 
 DTYPES: Final = ("float64", "float32", "bfloat16")
+# How the packed runs average their losses; the reference does so per token.
+LOSSES: Final = ("per-token", "per-microbatch")
 
 
 def run(request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
@@ -50,7 +53,9 @@ def run(request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
     layouts = [replace(layout, tp=1, sp=False) if shape.latent else layout for layout in layouts]
     # Without a layout there is still a reference to tell of.
     reference = comparison.reference(comparison.case(shape, layouts[0] if layouts else Layout(), data))
-    told = [_layout(comparison, comparison.case(shape, layout, data), request, progress) for layout in layouts]
+    variation = Variation(loss=str(request.get("loss", LOSSES[0])))
+    cases = [comparison.case(shape, layout, data, variation) for layout in layouts]
+    told = [_layout(comparison, case, request, progress) for case in cases]
     return {
         "environment": backend.environment(),
         "reference": _reference_figures(reference),
@@ -77,6 +82,8 @@ def _check(request: Mapping[str, Any]) -> None:
     dtype = request.get("dtype", "float64")
     if dtype not in DTYPES:
         raise RefusedError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
+    if request.get("loss", LOSSES[0]) not in LOSSES:
+        raise RefusedError(f"loss {request['loss']!r} is none of {', '.join(LOSSES)}")
     unknown = sorted(set(request.get("controls", ())) - set(CONTROLS))
     if unknown:
         raise RefusedError(f"there is no control {unknown[0]!r}; there are {', '.join(CONTROLS)}")
