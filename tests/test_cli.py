@@ -326,6 +326,11 @@ def test_fix_holds_back_what_changes_training_and_says_so(run: Run, write: Write
     assert "10 -> 12  (global-batch-divisible)  [changes training]" in applied.stderr
 
 
+def test_a_fix_does_not_go_with_asking_upstream(run: Run, write: Write) -> None:
+    write(CORRUPT)
+    refused(run("validate", "conf.yaml", "--fix", "--ask-upstream"), "--ask-upstream asks about the config as it is")
+
+
 def test_fix_with_a_report_file_keeps_the_report_off_standard_error(run: Run, write: Write, tmp_path: Path) -> None:
     write(CORRUPT)
     done = run("validate", "conf.yaml", "--bridge", "0.6.2", "--fix", "--format", "json", "-o", "report.json")

@@ -150,6 +150,8 @@ def validate(inputs: tuple[str, ...], **options: Any) -> int:
         folder=Path.cwd(),
     )
     if options["fix"] or options["fix_semantic"]:
+        if options["ask_upstream"]:
+            raise InputError("--ask-upstream asks about the config as it is; leave out --fix, and ask again afterwards")
         from skill_run.rules.fix import fix_config
 
         fixed = fix_config(sources, rules, semantic=options["fix_semantic"], **settings)
@@ -282,10 +284,15 @@ def _check_output(option: str, output: str | None, inputs: dict[str, str | None]
     if not path.is_file():
         return
     for kind, name in inputs.items():
-        # A model may be named by its folder.
-        for read in (name, os.path.join(name, "config.json")) if name is not None else ():
+        # A model or a dataset may be named by its folder.
+        for read in (name, *(os.path.join(name, file) for file in _READ_IN_FOLDERS)) if name is not None else ():
             if _is_there(read) and path.samefile(read):
                 raise InputError(f"{option} is the {kind} itself ({path}); name another file")
+        if kind == "data" and name is not None and Path(name).is_dir() and path.resolve().parent.samefile(name):
+            raise InputError(f"{option} is a file of the data ({path}); name another file")
+
+
+_READ_IN_FOLDERS: Final = ("config.json", "tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def write_file(path: Path, text: str) -> None:

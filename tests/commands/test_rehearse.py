@@ -87,6 +87,19 @@ def test_wrong_input_is_one_sentence_with_exit_code_2(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "file"),
+    [("--data", "training.jsonl"), ("--tokenizer", "tokenizer.json"), ("--model", "config.json")],
+)
+def test_a_report_never_replaces_what_is_read(claimed: Path, tmp_path: Path, option: str, file: str) -> None:
+    path = tmp_path / file
+    path.write_text("{}", "utf-8")
+    done = run(claimed, "--recipe", RECIPE, option, str(tmp_path), "-o", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"({path}); name another file" in done.stderr
+    assert path.read_text("utf-8") == "{}"
+
+
 def test_a_worker_that_cannot_be_started_is_exit_code_3(claimed: Path) -> None:
     done = run(claimed, "--recipe", RECIPE)
     assert done.returncode == 3

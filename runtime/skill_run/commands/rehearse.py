@@ -43,7 +43,8 @@ def rehearse(inputs: tuple[str, ...], **options: Any) -> int:
     from skill_run.rules.validate import read_sources
 
     source, overrides = cli._split_inputs(inputs)
-    cli._check_output("-o", options["output"], {"config": source})
+    named = {name: options[name] for name in ("data", "tokenizer", "model")}
+    cli._check_output("-o", options["output"], {"config": source, **named})
     text = cli._read_stdin() if source == "-" else None
     form = options["form"]
     if text is not None and form is None:

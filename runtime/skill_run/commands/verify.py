@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skill_run.errors import EXIT_CLEAN, EXIT_FINDINGS, InputError
+from skill_run.errors import EXIT_CLEAN, EXIT_FINDINGS, InputError, MissingError
 
 if TYPE_CHECKING:
     from skill_run.verify.run import CheckResult
@@ -62,12 +63,15 @@ def verify(**options: Any) -> int:
     Without options: cards, rules and their examples, recorded outcomes, one real config, and, when a worker is set up,
     the comparison of packed with unpacked training. Options of the comparison run it alone.
     """
+    from skill_run.cli import _check_output
+
+    _check_output("-o", options["output"], {name: options[name] for name in ("config", "model", "data")})
     if options["job"] is not None:
         return _evidence(options)
     asked = [name for name in _PARITY_OPTIONS if options[name] not in (None, ())]
     if options["parity"] or asked:
         if options["no_parity"]:
-            raise InputError(f"--no-parity leaves out what {'--' + asked[0] if asked else '--parity'} asks for")
+            raise InputError(f"--no-parity leaves out what {_option(asked[0]) if asked else '--parity'} asks for")
         if options["bridge"] is not None:
             return _release_parity(options, [name for name in asked if name != "bridge"])
         return _parity(options)
@@ -89,12 +93,14 @@ def _parity(options: dict[str, Any]) -> int:
 
 def _release_parity(options: dict[str, Any], others: list[str]) -> int:
     from skill_run.report.release_parity import render_release_parity
+    from skill_run.worker.environments import find_worker
     from skill_run.worker.releases import run_release_parity
 
     if others:
-        raise InputError(f"--bridge runs a fixed set of layouts; it does not go with --{others[0].replace('_', '-')}")
+        raise InputError(f"--bridge runs a fixed set of layouts; it does not go with {_option(others[0])}")
+    worker = find_worker(options["worker"], bridge=True)
     with _progress(options) as on_event:
-        report = run_release_parity(options["bridge"], on_event=on_event)
+        report = run_release_parity(options["bridge"], on_event=on_event, worker=worker)
     text = json.dumps(report, indent=2) if options["form_out"] == "json" else render_release_parity(report)
     _emit(text, options["output"])
     return EXIT_CLEAN if report["passed"] else EXIT_FINDINGS
@@ -103,15 +109,23 @@ def _release_parity(options: dict[str, Any], others: list[str]) -> int:
 def _evidence(options: dict[str, Any]) -> int:
     from skill_run.verify.evidence import verify_job
 
-    others = [name for name in (*_PARITY_OPTIONS, "parity", "no_parity") if options[name] not in (None, (), False)]
+    names = (*_PARITY_OPTIONS, "parity", "no_parity", "worker")
+    others = [name for name in names if options[name] not in (None, (), False)]
     if others:
-        raise InputError(f"--job checks what a run left behind; it does not go with --{others[0].replace('_', '-')}")
+        raise InputError(f"--job checks what a run left behind; it does not go with {_option(others[0])}")
     return _told(verify_job(options["job"]), options)
 
 
 def _checks(options: dict[str, Any]) -> int:
     from skill_run.verify.run import run_checks
+    from skill_run.worker.environments import find_worker
 
+    if options["no_parity"] and options["worker"] is not None:
+        raise InputError("--no-parity leaves out what --worker names a worker for")
+    if not options["no_parity"]:
+        # A name that is none is told before the checks have taken their time; without any worker parity is skipped.
+        with contextlib.suppress(MissingError):
+            find_worker(options["worker"])
     with _progress(options) as on_event:
         return _told(run_checks(parity=not options["no_parity"], worker=options["worker"], on_event=on_event), options)
 
@@ -135,6 +149,10 @@ def _told(checks: Iterable[CheckResult], options: dict[str, Any]) -> int:
     if options["output"] is not None:
         _write(options["output"], told)
     return EXIT_CLEAN if passed else EXIT_FINDINGS
+
+
+def _option(name: str) -> str:
+    return "--comm" if name == "comm_types" else f"--{name.replace('_', '-')}"
 
 
 def _progress(options: dict[str, Any]) -> Any:
