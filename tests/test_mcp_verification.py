@@ -98,6 +98,16 @@ async def test_a_call_that_cannot_be_served_is_one_sentence(
     assert "\n" not in sentence
 
 
+async def test_data_whose_files_lead_outside_is_refused(client: Client, tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside.json"
+    outside.write_text("[8]", "utf-8")
+    (tmp_path / "packs").mkdir()
+    (tmp_path / "packs" / "training.json").symlink_to(outside)
+    (tmp_path / "lengths.json").symlink_to(outside)
+    for name in ("packs", "lengths.json"):
+        assert "outside the folders that may be read" in await refused(client, data_path=name)
+
+
 async def test_a_comparison_reports_its_progress_and_its_figures(
     client: Client, core_worker: Worker, tmp_path: Path
 ) -> None:

@@ -126,7 +126,7 @@ class Inspection:
             source, shown = f"{file}{number}", path
             names = {source: path, str(file): path.removesuffix(number), **names}
             with _named(names):
-                self._check_files(source)
+                check_files(self.roots, source)
         with _named(names):
             report = inspect_batch(source, config=config, python=self.python, **run)
         return replace(report, source=shown)
@@ -141,16 +141,17 @@ class Inspection:
                 raise
             return self.roots.find(numbered[1]), f"#{numbered[2]}"
 
-    def _check_files(self, source: str) -> None:
-        """Refuse a folder whose files, or the metadata beside packed files, lead out of the roots."""
-        from skill_run.batch.load import find_files
-        from skill_run.pack.folder import metadata_file
 
-        files = find_files(source).files
-        beside = metadata_file(files)
-        for file in (*files, *([beside] if beside else [])):
-            if not self.roots.hold(Path(os.path.realpath(file))):
-                raise InputError(f"{file} leads outside the folders that may be read ({self.roots})")
+def check_files(roots: Roots, source: str) -> None:
+    """Refuse a folder whose files, or the metadata beside packed files, lead out of the roots."""
+    from skill_run.batch.load import find_files
+    from skill_run.pack.folder import metadata_file
+
+    files = find_files(source).files
+    beside = metadata_file(files)
+    for file in (*files, *([beside] if beside else [])):
+        if not roots.hold(Path(os.path.realpath(file))):
+            raise InputError(f"{file} leads outside the folders that may be read ({roots})")
 
 
 @contextmanager

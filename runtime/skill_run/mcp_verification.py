@@ -7,6 +7,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
@@ -112,11 +113,20 @@ class Verification:
         else:
             asked: dict[str, Any] = {"cp": cp, "tp": tp, "sp": sp, "recipe": recipe or None}
             asked |= {"config": self.roots.find(config_path) if config_path else None}
-            asked |= {"data": self.roots.find(data_path) if data_path else None}
+            asked |= {"data": self._data(data_path) if data_path else None}
             options = {name: value for name, value in asked.items() if value is not None}
             found = self._start(_proof(options) if options else _checks(parity))
         await _wait(found, wait_seconds, context)
         return found.report()
+
+    def _data(self, path: str) -> Path:
+        """Return the real path of packed data, none of whose files leads out of the roots."""
+        from skill_run.mcp_inspection import check_files
+
+        found = self.roots.find(path)
+        if found.suffix != ".json":
+            check_files(self.roots, str(found))
+        return found
 
     def _find(self, name: str) -> _Job:
         with self._lock:

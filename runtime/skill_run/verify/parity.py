@@ -193,7 +193,7 @@ def _put_data(plan: _Plan, config: Config | None, options: ParityOptions, own: L
 
 def _config(options: ParityOptions) -> tuple[Config, list[str]]:
     """Return the resolved config, and a note on what the rules find in it that is not compared."""
-    from skill_run.rules.validate import build_config, judge_sources, read_sources, rule_set
+    from skill_run.rules.validate import build_config, bundle_rules, judge_sources, read_sources
 
     source = Path(options.config) if options.config is not None else None
     if source is not None and not source.is_file():
@@ -203,7 +203,7 @@ def _config(options: ParityOptions) -> tuple[Config, list[str]]:
     if options.recipe is not None and config.base == "unknown":
         unknown = (remark.message for remark in config.remarks if remark.rule == "unknown-recipe")
         raise InputError(next(unknown, config.base_text).rstrip("."))
-    judged = judge_sources(sources, rule_set(source, None), recipe=options.recipe, model=options.model)
+    judged = judge_sources(sources, bundle_rules(), recipe=options.recipe, model=options.model)
     found = list(dict.fromkeys(finding.rule for finding in judged.at_least("corruption")))
     told = f"the rules find faults in this config ({', '.join(found)}); skill-run validate tells of them"
     return config, [told] if found else []
