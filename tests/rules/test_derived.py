@@ -39,6 +39,12 @@ Settings = dict[str, Any]
 Case = tuple[Settings, Any, str | Settings]
 
 VALUES: dict[str, list[Case]] = {
+    "derived.weight_decay_without_ends": [
+        ({"scheduler.start_weight_decay": 0.1, "scheduler.end_weight_decay": 0.1}, False, NEW),
+        ({"scheduler.start_weight_decay": None, "scheduler.end_weight_decay": 0.1}, True, NEW),
+        ({"scheduler.start_weight_decay": 0.1, "scheduler.end_weight_decay": None}, True, "0.3.1"),
+        ({LENGTH: 4096}, False, NEW),
+    ],
     "derived.sft_dataset": [
         ({DATASET: "GPTSFTDatasetConfig"}, True, NEW),
         ({DATASET: "DirectHFSFTDatasetConfig"}, True, NEW),

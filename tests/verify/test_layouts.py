@@ -65,6 +65,10 @@ def test_a_large_layout_keeps_what_it_uses_and_says_what_is_smaller(layout: Layo
         assert told == (getattr(small, name) != getattr(layout, name))
 
 
+def test_experts_alone_are_spread_over_data_parallel_ranks() -> None:
+    assert fitted(Layout(ep=16)) == (Layout(ep=2, dp=2), ["EP 16 -> 2"])
+
+
 def test_a_layout_is_told_by_the_sizes_above_one() -> None:
     assert str(Layout()) == "one rank"
     assert str(Layout(cp=2, tp=2, sp=True, cp_comm_type="p2p")) == "CP 2 x TP 2 x SP, p2p"

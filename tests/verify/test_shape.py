@@ -73,6 +73,15 @@ def test_experts_keep_their_kind_and_serve_expert_parallelism() -> None:
     assert smallest_shape(Layout(cp=2, ep=2)).model["num_moe_experts"] % 2 == 0
 
 
+def test_a_balancing_loss_is_one_for_the_small_model_however_the_config_writes_it() -> None:
+    moe = {"num_moe_experts": 8, "moe_router_topk": 2}
+    alone = scaled(**moe, moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=0.01).model
+    assert (alone["moe_router_load_balancing_type"], alone["moe_aux_loss_coeff"]) == ("aux_loss", 0.01)
+    both = scaled(**moe, moe_router_load_balancing_type=["seq_aux_loss", "aux_loss"], moe_aux_loss_coeff=0.1)
+    assert (both.model["moe_router_load_balancing_type"], both.model["moe_aux_loss_coeff"]) == ("seq_aux_loss", 0.1)
+    assert any("seq_aux_loss" in change for change in both.changes)
+
+
 def test_a_window_keeps_a_layer_of_each_kind() -> None:
     shape = scaled(window_size=[128, 0], window_attn_skip_freq=2)
     assert shape.model["window_size"] == [16, 0]

@@ -55,7 +55,7 @@ def read_model(model: str) -> dict[str, Plain]:
     except (OSError, ValueError):
         there = False
     if not there:
-        if model.startswith((".", "/", "~")) or model.endswith(".json"):
+        if model.startswith((".", "/", "~")) or model.endswith((".json", "/")):
             raise InputError(
                 f"{model[:200]} is not there; --model takes a folder with config.json, that file, or a model id"
             )

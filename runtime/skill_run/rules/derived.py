@@ -165,6 +165,14 @@ def cp_comm_type_is_list(facts: Facts) -> bool:
     return isinstance(held, list) and (len(held) > 1 or facts.config.get("model.cp_comm_type").as_list)
 
 
+@derived("derived.weight_decay_without_ends", "bool")
+def weight_decay_without_ends(facts: Facts) -> bool:
+    """An end of the weight decay schedule is null: written so, or left out of a whole config, which no recipe fills."""
+    whole = facts.config.base == "complete"
+    fields = ("scheduler.start_weight_decay", "scheduler.end_weight_decay")
+    return any(facts.value(name) is None and (whole or facts.config.get(name).state is State.SET) for name in fields)
+
+
 @derived("derived.sft_dataset", "bool")
 def sft_dataset(facts: Facts) -> bool:
     """The dataset is an instance of the release's SFT dataset classes."""

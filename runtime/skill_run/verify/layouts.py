@@ -90,6 +90,9 @@ def fitted(layout: Layout) -> tuple[Layout, list[str]]:
         if sizes[name] != size:
             changes.append(f"{name.upper()} {size} -> {sizes[name]}")
     kept = Layout(cp=sizes["cp"], tp=sizes["tp"], pp=sizes["pp"])
+    if layout.ep > 1 and kept.ranks == 1:
+        # Experts are spread over the ranks that the others make, data parallel ones here.
+        kept = replace(kept, dp=2)
     ep = min(layout.ep, 2, kept.ranks)
     if ep != layout.ep:
         changes.append(f"EP {layout.ep} -> {ep}")

@@ -105,7 +105,13 @@ def _told(config: Config, name: str, shape: Shape) -> Any:
     if value.state is State.UNKNOWN or (value.state is State.UNSET and config.base != "complete"):
         shape.assumed.append(name)
         return None
-    return value.value
+    held: Any = value.value
+    # Some fields may be a list with one entry for each loss or layer kind; the small model has one.
+    if isinstance(held, (list, tuple)) and held:
+        if len(held) > 1:
+            shape.changes.append(f"{name} {list(held)} -> {held[0]}")
+        return held[0]
+    return held
 
 
 def _groups(layout: Layout) -> int:
@@ -172,7 +178,8 @@ def _scale_experts(config: Config, layout: Layout, shape: Shape) -> None:
     topk = _told(config, "moe_router_topk", shape)
     kept = min(topk if isinstance(topk, int) and topk > 0 else 2, max(1, small // 2))
     shape.model.update(num_moe_experts=small, moe_router_topk=kept, moe_ffn_hidden_size=32)
-    shape.changes.append(f"experts {experts} top-{topk or '?'} -> {small} top-{kept}")
+    if (experts, topk) != (small, kept):
+        shape.changes.append(f"experts {experts} top-{topk or '?'} -> {small} top-{kept}")
 
 
 def _activation(config: Config) -> str | None:
