@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from skill_run.worker.inside import serve
-from skill_run.worker.inside.errors import RefusedError
+from skill_run.worker.inside.errors import RankFailure, RefusedError
 from skill_run.worker.inside.ranks import Tell, run_ranks
 
 # Holds what it inherits open until somebody kills it, in a session of its own.
@@ -59,6 +60,19 @@ def lack(request: Mapping[str, Any], channel: serve.Channel) -> dict[str, Any]:
 def wait(request: Mapping[str, Any], channel: serve.Channel) -> dict[str, Any]:
     signal.pause()
     return {}
+
+
+def again(request: Mapping[str, Any], channel: serve.Channel) -> dict[str, Any]:
+    """Start ranks without end, whatever becomes of them, and write into the scratch folder."""
+    while True:
+        write_some(-1, print)
+        with contextlib.suppress(RankFailure):
+            run_ranks(2, write_some)
+
+
+def write_some(rank: int, tell: Tell) -> Any:
+    with contextlib.suppress(OSError), open(os.path.join(os.environ["SKILL_RUN_SCRATCH"], f"rank-{rank}"), "w") as file:
+        file.write("some")
 
 
 def die(request: Mapping[str, Any], channel: serve.Channel) -> dict[str, Any]:
@@ -125,8 +139,8 @@ def leave_child(rank: int, tell: Tell) -> Any:
 
 
 DO = {
-    "answer": answer, "refuse": refuse, "fail": fail, "lack": lack, "wait": wait, "die": die, "leave": leave,
-    "ranks": ranks,
+    "again": again, "answer": answer, "refuse": refuse, "fail": fail, "lack": lack, "wait": wait, "die": die,
+    "leave": leave, "ranks": ranks,
 }  # fmt: skip
 RANKS = {
     "alive": lambda rank, tell: alive(rank, tell, {"rank_1": "alive"}),

@@ -156,10 +156,11 @@ def test_what_a_task_leaves_running_is_ended_with_it(alive: Path) -> None:
     assert is_closed(reader)
 
 
-def test_a_worker_ends_and_clears_up_when_the_tool_is_killed(alive: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("do", ["wait", "again"])
+def test_a_worker_ends_and_clears_up_when_the_tool_is_killed(alive: Path, tmp_path: Path, do: str) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    request = json.dumps({"do": "wait", "alive": str(alive)})
+    request = json.dumps({"do": do, "alive": str(alive)})
     tool = subprocess.Popen(
         [sys.executable, "-c", KILLED_TOOL, json.dumps(ODD.command), request],
         env={**os.environ, "TMPDIR": str(temporary)},

@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Final
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
+_PAUSE: Final = 0.01
 
 
 def adopt_orphans() -> None:
@@ -33,15 +35,23 @@ def children() -> list[int]:
 
 
 def end_children() -> None:
-    """Kill every child, wait for each, and go on until adopted ones are gone as well."""
+    """Kill every child and wait for it, and go on until those are gone that were adopted or started meanwhile."""
     while True:
-        for pid in children():
+        found = children()
+        for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for pid in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
         try:
-            os.waitpid(-1, 0)
+            # Never waiting for one that was not killed: it may be an hour's work.
+            os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
+        if not found:
+            # The list can miss a child at the moment when another one ends.
+            time.sleep(_PAUSE)
 
 
 def _prctl(option: int, value: int) -> None:

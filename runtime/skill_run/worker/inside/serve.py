@@ -28,6 +28,7 @@ TASKS: Final = {
     "launch_preview": "skill_run.worker.inside.launch_preview",
 }
 EXIT_FAILED: Final = 1
+_SWEEPS: Final = 50
 
 
 class Channel:
@@ -64,7 +65,20 @@ def serve(task: str) -> int:
     told = json.loads(_first_line(0))
     request = told["request"]
     os.environ.update(told["environment"])
-    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    watcher = threading.Thread(target=_end_with_standard_input, daemon=True)
+    watcher.start()
+    try:
+        return _answer(task, request, channel)
+    except BrokenPipeError:
+        # The tool is gone: the thread ends this process when it has cleared up.
+        watcher.join()
+        return EXIT_FAILED
+    finally:
+        end_children()
+
+
+def _answer(task: str, request: Mapping[str, Any], channel: Channel) -> int:
+    """Run the task and send its result or error; return the exit code."""
     try:
         _have_scratch()
         module = importlib.import_module(TASKS[task])
@@ -82,8 +96,6 @@ def serve(task: str) -> int:
         place = f"{os.path.basename(last.filename)}:{last.lineno}"
         sentence = f"the worker failed at {place}: {type(error).__name__}: {str(error)[:500]}"
         channel.send("error", kind="failed", message=sentence, detail=traceback.format_exc()[-4000:])
-    finally:
-        end_children()
     return EXIT_FAILED
 
 
@@ -113,10 +125,19 @@ def _end_with_standard_input() -> None:
         there = True
     end_children()
     if not there:
-        shutil.rmtree(os.environ["SKILL_RUN_SCRATCH"], ignore_errors=True)
+        _clear_up(os.environ["SKILL_RUN_SCRATCH"])
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(EXIT_FAILED)
+
+
+def _clear_up(scratch: str) -> None:
+    """Remove the folder while the task, which runs on in the main thread, may start ranks and write into it."""
+    for _ in range(_SWEEPS):
+        shutil.rmtree(scratch, ignore_errors=True)
+        end_children()
+        if not os.path.isdir(scratch):
+            return
 
 
 def _finite(value: Any) -> Any:
