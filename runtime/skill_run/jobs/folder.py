@@ -16,6 +16,8 @@ PLAN: Final = "plan.json"
 # The engine's id, or who is starting the job; when it was started.
 ENGINE: Final = "engine.json"
 STOP: Final = "stop.json"
+# Made by the one of several stops that signals the ranks; holds when.
+SIGNALLED: Final = "stop.signalled"
 EXIT: Final = "exit.json"
 LOG: Final = "job.log"
 RANK_LOGS: Final = "logs"
@@ -23,7 +25,7 @@ METRICS: Final = "metrics.jsonl"
 CHECKPOINTS: Final = "checkpoints"
 
 # What only this package writes; a plan's own files take other names.
-_OURS: Final = frozenset({PLAN, ENGINE, STOP, EXIT, LOG, METRICS, "process.json"})
+_OURS: Final = frozenset({PLAN, ENGINE, STOP, SIGNALLED, EXIT, LOG, METRICS, "process.json"})
 _LARGEST_RECORD: Final = 64 * 2**20
 
 

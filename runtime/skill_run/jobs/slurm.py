@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skill_run.errors import InputError, MissingError
-from skill_run.jobs.folder import EXIT, STOP, read_record, write_record
+from skill_run.jobs.folder import EXIT, SIGNALLED, STOP, read_record
 from skill_run.jobs.model import Plan, Seen, State, now
 from skill_run.report.safe import flow
 
@@ -89,15 +89,16 @@ class SlurmEngine:
 
     def stop(self, engine_id: Mapping[str, Any], folder: Path, firm_after_seconds: float) -> None:
         """Send SIGTERM to the ranks once, so that they save; cancel at once what has not begun, later what goes on."""
-        asked = read_record(folder / STOP) or {}
         try:
             row = _queue(engine_id.get("cluster")).get(engine_id["job"])
             if row is None or row.word in _QUEUED or firm_after_seconds <= 0:
                 _cancel(engine_id)
-            elif "signalled" not in asked:
-                # Written first: a second signal would cut the saving short.
-                write_record(folder / STOP, {**asked, "firm_after_seconds": firm_after_seconds, "signalled": now()})
-                _cancel(engine_id, *_whom(engine_id))
+            elif _claim_signal(folder):
+                try:
+                    _cancel(engine_id, *_whom(engine_id))
+                except _SlurmError:
+                    (folder / SIGNALLED).unlink()
+                    raise
         except _SlurmError as error:
             raise InputError(f"the job cannot be stopped now: {error}") from error
 
@@ -214,9 +215,19 @@ def _as_stopped(seen: Seen, stop: Mapping[str, Any] | None) -> Seen:
     return replace(seen, state=State.STOPPED, reason=f"stopped ({how})")
 
 
+def _claim_signal(folder: Path) -> bool:
+    """Tell whether this stop is the one that signals the ranks: a second signal would cut the saving short."""
+    try:
+        with open(folder / SIGNALLED, "x", encoding="ascii") as stream:
+            stream.write(now())
+    except FileExistsError:
+        return False
+    return True
+
+
 def _is_overdue(stop: Mapping[str, Any]) -> bool:
     try:
-        asked = datetime.fromisoformat(stop.get("signalled") or stop["asked"])
+        asked = datetime.fromisoformat(stop["asked"])
         return datetime.now(UTC) >= asked + timedelta(seconds=float(stop["firm_after_seconds"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return True
