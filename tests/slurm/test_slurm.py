@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from skill_run.errors import InputError, MissingError
+from skill_run.jobs.engine import find_engine
 from skill_run.jobs.folder import ENGINE, EXIT, write_record
 from skill_run.jobs.model import Job, State, Variable
 from skill_run.jobs.service import Jobs
@@ -119,6 +120,15 @@ def test_a_script_without_steps_gets_the_signal_itself(jobs: Jobs, make_job: Mak
     done = jobs.wait(job.id, seconds=60)
     assert (done.state, done.exit_code) == (State.STOPPED, 0)
     assert log_of(job).count("saved") == 1
+
+
+@pytest.mark.parametrize("grace", [60.0, 0.0])
+def test_a_stop_that_comes_after_the_end_is_no_error(jobs: Jobs, make_job: MakeJob, grace: float) -> None:
+    job = jobs.start(make_job("true\n").id)
+    done = jobs.wait(job.id, seconds=60)
+    assert done.engine_id is not None
+    find_engine("slurm").stop(done.engine_id, Path(done.plan.folder), grace)
+    assert jobs.get(job.id).state is State.SUCCEEDED
 
 
 def test_what_ignores_a_stop_is_cancelled_after_the_grace(jobs: Jobs, make_job: MakeJob) -> None:

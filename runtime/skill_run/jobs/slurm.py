@@ -29,6 +29,8 @@ _SUBMITTED: Final = re.compile(r"\s*(?:Submitted batch job )?(\d{1,12})(?:;(\S{1
 _COLUMNS: Final = {
     "JobID": 20, "State": 20, "exit_code": 12, "Reason": 40, "StartTime": 24, "EndTime": 24, "RestartCnt": 8,
 }  # fmt: skip
+# What scancel says of a job that has ended.
+_ENDED_WORDS: Final = ("Invalid job id specified", "already completing or completed")
 _QUEUED: Final = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
@@ -241,7 +243,12 @@ def _whom(engine_id: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _cancel(engine_id: Mapping[str, Any], *options: str) -> None:
-    _run(("scancel", *options, *_on(engine_id.get("cluster")), str(engine_id["job"])))
+    """Cancel or signal a job; one that ended meanwhile needs neither."""
+    try:
+        _run(("scancel", *options, *_on(engine_id.get("cluster")), str(engine_id["job"])))
+    except _SlurmError as error:
+        if not any(words in str(error) for words in _ENDED_WORDS):
+            raise
 
 
 def _on(cluster: str | None) -> tuple[str, ...]:

@@ -244,7 +244,8 @@ def test_a_rank_that_is_killed_in_the_middle_is_named_and_no_process_is_left() -
 
     def kill_a_rank(event: Mapping[str, Any]) -> None:
         if event["event"] == "step" and not killed:
-            workers.extend(children(os.getpid()))
+            # Other tests of this process may have children of their own, such as a Slurm.
+            workers.extend(pid for pid in children(os.getpid()) if is_worker(pid))
             ranks = sorted(pid for worker in workers for pid in children(worker))
             killed.append(ranks[-1])
             os.kill(ranks[-1], signal.SIGKILL)
@@ -255,6 +256,10 @@ def test_a_rank_that_is_killed_in_the_middle_is_named_and_no_process_is_left() -
     assert report.failed["stage"] == "train"
     assert "was killed by SIGKILL" in report.failed["message"]
     assert not any(Path(f"/proc/{pid}").exists() for pid in (*killed, *workers))
+
+
+def is_worker(pid: int) -> bool:
+    return b"boot.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def children(pid: int) -> list[int]:
