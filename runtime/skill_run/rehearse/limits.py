@@ -55,6 +55,8 @@ _LOST = {
     ),
     ("model.mtp_num_layers",): "Multi-token prediction is left out.",
     ("model.attention_dropout",): "Attention dropout is left out.",
+    ("model.hidden_dropout", "peft.dropout"): "Dropout is left out.",
+    ("validation.eval_iters", "train.eval_iters"): "Evaluation is left out.",
     ("dist.use_megatron_fsdp", "ddp.use_megatron_fsdp", "dist.use_torch_fsdp2"): "FSDP is left out.",
     ("checkpoint.pretrained_checkpoint",): "The pretrained checkpoint is not read: weights are random.",
     ("checkpoint.async_save",): "Checkpoints are saved synchronously.",

@@ -48,7 +48,7 @@ CONTAINER = {
         "global_batch_size": 32,
         "micro_batch_size": 2,
     },
-    "optimizer": {"_target_": f"{CONFIG}OptimizerConfig", "optimizer": "adam", "lr": 1e-4},
+    "optimizer": {"_target_": f"{CONFIG}OptimizerConfig", "optimizer": "adam", "lr": 1e-4, "min_lr": 0.0},
     "scheduler": {"_target_": f"{CONFIG}SchedulerConfig", "start_weight_decay": 0.1, "end_weight_decay": 0.1},
     "ddp": {"_target_": f"{CONFIG}DistributedDataParallelConfig", "average_in_collective": False},
     "dataset": {
@@ -205,6 +205,7 @@ def test_experts_and_pipeline_stages_are_rehearsed() -> None:
         ("train.micro_batch_size=2", "validate", "Micro batch size should be 1 when training with packed sequence"),
         ("dataset.packed_sequence_specs.pad_seq_to_mult=8", "build", "Could not override"),
         ("model.context_parallel_size=3", "validate", "not divisible by total_model_size"),
+        ("optimizer.min_lr=1.0", "setup", "AssertionError: assert self.max_lr >= self.min_lr"),
     ],
 )
 def test_each_fault_is_caught_at_its_own_stage_in_upstreams_words(override: str, failed: str, words: str) -> None:
@@ -217,7 +218,29 @@ def test_each_fault_is_caught_at_its_own_stage_in_upstreams_words(override: str,
         assert report.batch is not None
         assert [finding.rule for finding in report.batch.at_least("corruption")] == ["batch-boundaries-cover-cp"]
     else:
-        assert report.failed["place"].startswith("megatron/bridge/training/")
+        assert report.failed["place"].startswith(("megatron/bridge/training/", "megatron/core/"))
+
+
+def test_a_vocabulary_that_is_smaller_than_the_tokenizers_is_caught(tmp_path: Path) -> None:
+    words = {"<unk>": 0, **{f"w{number}": number for number in range(1, 300)}}
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}
+    empty = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    tokenizer = {"version": "1.0", "added_tokens": [], "model": model, **dict.fromkeys(empty)}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', "utf-8")
+    report = rehearse_config(None, recipe=QWEN, overrides=["model.vocab_size=200"], tokenizer=tmp_path, iters=1)
+    assert report.failed is not None
+    assert report.failed["stage"] == "setup"
+    assert "Model vocab_size (200) cannot be smaller than tokenizer's vocab_size (300)" in report.failed["message"]
+
+
+def test_a_blank_line_is_named_since_upstream_reads_it_as_a_sample(tmp_path: Path) -> None:
+    row = json.dumps({"input": "a", "output": "b"}) + "\n"
+    (tmp_path / "training.jsonl").write_text(row * 3 + "\n" + row, "utf-8")
+    report = rehearse_config(None, recipe=QWEN, data=tmp_path, iters=1)
+    assert report.failed is not None
+    assert report.failed["stage"] == "data"
+    assert report.failed["message"].startswith("line 4 of training.jsonl is blank, and Megatron-Bridge reads every")
 
 
 def test_a_name_of_another_release_in_a_file_is_caught_though_upstream_drops_it() -> None:

@@ -21,10 +21,17 @@ def written(tmp_path: Path, text: str | bytes | None, columns: tuple[str, ...] =
 
 
 def test_samples_are_taken_as_they_are(tmp_path: Path) -> None:
-    row = {"input": "a b", "output": "c", "more": [1]}
-    held = written(tmp_path, json.dumps(row) + "\n\n")
-    assert held == {"samples": 1, "cut": False, "made_up": False, "columns": ["input", "output"]}
-    assert json.loads((tmp_path / "data" / "training.jsonl").read_text("utf-8")) == row
+    row = json.dumps({"input": "a \u00e4 b", "output": "c", "more": [1]}, ensure_ascii=False)
+    # Blank lines and line ends too: Bridge must read here what it reads in the run.
+    held = written(tmp_path, f"{row}\r\n\n{row}")
+    assert held == {"samples": 2, "cut": False, "made_up": False, "columns": ["input", "output"]}
+    assert (tmp_path / "data" / "training.jsonl").read_bytes() == f"{row}\r\n\n{row}".encode()
+
+
+def test_of_large_samples_so_many_are_taken_as_a_laptop_tokenizes(tmp_path: Path) -> None:
+    row = json.dumps({"input": "a", "output": "b" * 2**20}) + "\n"
+    held = written(tmp_path, row * 12)
+    assert (held["samples"], held["cut"]) == (7, True)
 
 
 def test_only_the_first_samples_of_a_large_file_are_taken_and_that_is_told(tmp_path: Path) -> None:
@@ -37,6 +44,12 @@ def test_only_the_first_samples_of_a_large_file_are_taken_and_that_is_told(tmp_p
     [
         ('{"input": "a", "output": "b"}\n{"input": \n', PAIRS, "line 2 is no JSON"),
         (b'{"input": "\xff", "output": "b"}\n', PAIRS, "line 1 is no JSON: not UTF-8"),
+        (b'\xef\xbb\xbf{"input": "a", "output": "b"}\n', PAIRS, "line 1 is no JSON: Unexpected UTF-8 BOM"),
+        ('{"input": "a", "output": "b"}\n'.encode("utf-16"), PAIRS, "line 1 is no JSON: not UTF-8"),
+        ('{"input": "\\ud800", "output": "b"}\n', PAIRS, "line 1 is no JSON: not UTF-8"),
+        ("[" * 200_000 + "\n", PAIRS, "line 1 is no JSON that can be read: it is nested too deep"),
+        (f'{{"input": "a", "output": "b", "n": {"9" * 5000}}}\n', PAIRS, "line 1 is no JSON that can be read"),
+        ('{"input": "a", "output": "' + "b" * 2**23 + '"}\n', PAIRS, "line 1 is longer than 8 MiB"),
         ("[1]\n", PAIRS, "line 1 is no JSON object"),
         ('{"prompt": "a", "output": "b"}\n', PAIRS, "line 1 has no text under 'input'"),
         ('{"input": 3, "output": "b"}\n', PAIRS, "line 1 has no text under 'input'"),

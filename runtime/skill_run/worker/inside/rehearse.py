@@ -23,7 +23,7 @@ from skill_run.worker.inside.rehearse_model import refuse_unsupported, use_cpu_l
 from skill_run.worker.inside.rehearse_pack import measure_lengths, pack_data, readable_batch
 from skill_run.worker.inside.rehearse_stages import StageFailure
 from skill_run.worker.inside.rehearse_train import Outcome, compared, run_training, trained
-from skill_run.worker.inside.rehearse_validate import judge_at_full_size, least_ranks
+from skill_run.worker.inside.rehearse_validate import check_vocabulary, judge_at_full_size, least_ranks
 from skill_run.worker.inside.serve import Channel
 
 STAGES: Final = ("import", "build", "validate", "data", "packing", "train", "save", "resume")
@@ -157,6 +157,8 @@ class Rehearsal:
         except Exception as error:
             raise StageFailure.from_error("data", error) from error
         self.vocab_size = size or int(self.tokenizer.vocab_size)
+        if not size:
+            check_vocabulary(self.config, self.vocab_size)
 
     def _set_source(self) -> None:
         from megatron.bridge.data.builders.gpt_sft import GPTSFTDatasetConfig, resolve_gpt_sft_preprocessing

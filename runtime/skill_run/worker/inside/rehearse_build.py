@@ -158,7 +158,6 @@ def _from_defaults() -> Any:
         add_bias_linear=False,
         position_embedding_type="rope",
         share_embeddings_and_output_weights=False,
-        vocab_size=1024,
     )
     return config
 

@@ -14,7 +14,7 @@ from skill_run.worker.inside.errors import RefusedError
 TRAINING: Final = "training.jsonl"
 # What is read of a user's data: enough for every length that occurs, few enough for a laptop.
 MOST_SAMPLES: Final = 2000
-_MOST_BYTES: Final = 64 * 2**20
+_MOST_BYTES: Final = 8 * 2**20
 _MADE_SAMPLES: Final = 160
 _WORDS: Final = 1000
 _CONVERSATION: Final = ("messages", "conversation", "conversations")
@@ -44,55 +44,68 @@ def columns_of(dataset: Any) -> tuple[str, ...]:
 
 
 def write_training_data(source: Path | None, columns: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    """Write training.jsonl into `folder`: the first samples of the user's file, or a made-up set; return what it holds.
+    """Write training.jsonl into `folder`: the first lines of the user's file, or a made-up set; return what it holds.
 
+    The lines are the file's own, so that Bridge reads what it would read in the run.
     Raises RefusedError for a file that is missing, empty, no JSON on some line, or without the columns.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    rows = list(_read(source, columns)) if source is not None else list(_made_up(columns))
-    with open(folder / TRAINING, "w", encoding="utf-8") as stream:
-        for row in rows:
-            stream.write(json.dumps(row) + "\n")
-    cut = (source is not None and source.stat().st_size > _MOST_BYTES) or len(rows) == MOST_SAMPLES
-    return {"samples": len(rows), "cut": cut, "made_up": source is None, "columns": list(columns)}
+    samples, lines = 0, []
+    for line in _read(source, columns) if source is not None else _made_up(columns):
+        lines.append(line)
+        samples += bool(line.strip())
+    (folder / TRAINING).write_bytes(b"".join(lines))
+    cut = (source is not None and source.stat().st_size > _MOST_BYTES) or samples == MOST_SAMPLES
+    return {"samples": samples, "cut": cut, "made_up": source is None, "columns": list(columns)}
 
 
-def _read(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _read(path: Path, columns: tuple[str, ...]) -> Iterator[bytes]:
+    """Yield the first lines of a file, blank ones too, each of which was looked at."""
     if not path.is_file():
         raise RefusedError(f"{path} is not there; the data folder must hold {TRAINING}")
-    read = size = 0
+    read = size = number = 0
     with open(path, "rb") as stream:
-        for number, line in enumerate(stream, 1):
+        while line := stream.readline(_MOST_BYTES + 1):
+            number += 1
             size += len(line)
-            if not line.strip():
-                continue
-            if read == MOST_SAMPLES or size > _MOST_BYTES:
+            if read == MOST_SAMPLES or (read and size > _MOST_BYTES):
                 return
-            yield _row(line, f"{path} line {number}", columns)
-            read += 1
+            if len(line) > _MOST_BYTES:
+                raise RefusedError(f"{path} line {number} is longer than {_MOST_BYTES >> 20} MiB, which is no sample")
+            if line.strip():
+                _check(line, f"{path} line {number}", columns)
+                read += 1
+            yield line
     if not read:
         raise RefusedError(f"{path} is empty: there is nothing to train on")
 
 
-def _row(line: bytes, where: str, columns: tuple[str, ...]) -> dict[str, Any]:
+def _check(line: bytes, where: str, columns: tuple[str, ...]) -> None:
+    """Raise RefusedError for a line that the config's dataset cannot read."""
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode("utf-8"))
+        # Half of a pair of surrogates is no text, though JSON can name it.
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        raise RefusedError(f"{where} is no JSON: {error.msg}") from error
+    except UnicodeError as error:
+        raise RefusedError(f"{where} is no JSON: not UTF-8") from error
+    except RecursionError as error:
+        raise RefusedError(f"{where} is no JSON that can be read: it is nested too deep") from error
     except ValueError as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8"
-        raise RefusedError(f"{where} is no JSON: {reason}") from error
+        raise RefusedError(f"{where} is no JSON that can be read: {error}") from error
     if not isinstance(row, dict):
         raise RefusedError(f"{where} is no JSON object")
     if columns == ("messages",):
         if not any(isinstance(row.get(name), list) and row[name] for name in _CONVERSATION):
             raise RefusedError(f"{where} has no list under messages, conversation or conversations")
-        return row
+        return
     for name in columns:
         if not isinstance(row.get(name), str):
             raise RefusedError(f"{where} has no text under {name!r}, which the config's dataset reads")
-    return row
 
 
-def _made_up(columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _made_up(columns: tuple[str, ...]) -> Iterator[bytes]:
     """Samples of many lengths whose answers can be learnt: they count upwards."""
     draw = random.Random(0)
     for _ in range(_MADE_SAMPLES):
@@ -101,9 +114,10 @@ def _made_up(columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         answer = " ".join(f"w{(start + step) % _WORDS}" for step in range(draw.randint(2, 120)))
         if columns == ("messages",):
             turns = (("user", prompt), ("assistant", answer))
-            yield {"messages": [{"role": role, "content": content} for role, content in turns]}
+            row: dict[str, Any] = {"messages": [{"role": role, "content": content} for role, content in turns]}
         else:
-            yield {columns[0]: prompt, columns[1]: answer}
+            row = {columns[0]: prompt, columns[1]: answer}
+        yield json.dumps(row).encode("ascii") + b"\n"
 
 
 def make_tokenizer(folder: Path, data: Path | None) -> int:
@@ -138,7 +152,8 @@ def make_tokenizer(folder: Path, data: Path | None) -> int:
 def _texts(path: Path) -> Iterator[str]:
     with open(path, encoding="utf-8") as stream:
         for line in stream:
-            yield from _strings(json.loads(line))
+            if line.strip():
+                yield from _strings(json.loads(line))
 
 
 def _strings(value: Any) -> Iterator[str]:

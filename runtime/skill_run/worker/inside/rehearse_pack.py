@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -60,10 +61,22 @@ def measure_lengths(dataset: Any, tokenizer: Any, folder: Path, limits: dict[str
         )
         # Packing stores one token more than it trains on, for the shift of the labels.
         lengths = [len(rows[at]["input_ids"]) - 1 for at in range(len(rows))]
+    except json.JSONDecodeError as error:
+        raise _with_blank_line(StageFailure.from_error("data", error), folder / TRAINING) from error
     except Exception as error:
         raise StageFailure.from_error("data", error) from error
     over = {name: sum(length > limit for length in lengths) for name, limit in limits.items()}
     return {**_spread(lengths), "longer_than": {name: [limits[name], count] for name, count in over.items()}}
+
+
+def _with_blank_line(failure: StageFailure, path: Path) -> StageFailure:
+    """Return the failure with the cause that is left when every other line is JSON."""
+    with open(path, "rb") as stream:
+        blank = next((number for number, line in enumerate(stream, 1) if not line.strip()), None)
+    if blank is None:
+        return failure
+    sentence = f"line {blank} of {TRAINING} is blank, and Megatron-Bridge reads every line as a sample ({failure})"
+    return StageFailure(failure.stage, sentence, failure.place, failure.detail)
 
 
 def _figures(path: Path, size: int) -> dict[str, Any]:

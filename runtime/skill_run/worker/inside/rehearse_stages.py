@@ -59,7 +59,14 @@ def stage_of(error: BaseException, otherwise: str) -> str:
 
 
 def _words(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or "no reason given"
+    """Return an exception's type and text; where that tells no name, the line of code does."""
+    text = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    line = frames[-1].line if frames else None
+    if not text:
+        text = line or "no reason given"
+    elif isinstance(error, TypeError) and line:
+        text = f"{text}: {line}"
     clipped = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
     return f"{type(error).__name__}: {clipped}"
 
