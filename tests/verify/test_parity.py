@@ -84,6 +84,8 @@ def test_without_context_parallelism_there_is_one_layout() -> None:
         ({"dtype": "float16"}, "--dtype must be one of"),
         ({"device": "tpu"}, "--device must be one of"),
         ({"steps": -1}, "--steps must be from 0"),
+        ({"seed": -1}, "--seed must be from 0 to 4294967295, not -1"),
+        ({"seed": 2**70}, "--seed must be from 0 to"),
         ({"steps": 10**9}, "--steps must be from 0"),
         ({"config": "nothing.yaml"}, "there is no config file"),
         ({"data": "nothing.parquet"}, "nothing.parquet"),

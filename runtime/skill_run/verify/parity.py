@@ -31,6 +31,7 @@ DTYPES: Final = ("float64", "float32", "bfloat16")
 DEVICES: Final = ("cpu", "cuda")
 STEPS: Final = 2
 LARGEST_STEPS: Final = 50
+LARGEST_SEED: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,8 @@ def _plan(options: ParityOptions) -> _Plan:
         raise InputError(f"--device must be one of {', '.join(DEVICES)}, not {options.device!r}")
     if not 0 <= options.steps <= LARGEST_STEPS:
         raise InputError(f"--steps must be from 0 to {LARGEST_STEPS}, not {options.steps}")
+    if not 0 <= options.seed <= LARGEST_SEED:
+        raise InputError(f"--seed must be from 0 to {LARGEST_SEED}, not {options.seed}")
     config = None
     layout = own = Layout(cp=2)
     changes: list[str] = []
