@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,9 @@ from skill_run.worker.inside.rehearse_targets import check_targets
         {"_target_": ["os", "system"]},
         {"_target_": 3},
         {"_target_": "megatron.no.such.Class.method"},
+        {"_target_": "megatron." + "a." * 5000 + "Class"},
+        {"_target_": "megatron..Class"},
+        {"_target_": "megatron.a\x00b.Class"},
         {"_target_": "transformers.AutoModel.from_pretrained"},
     ],
 )
@@ -27,6 +32,15 @@ from skill_run.worker.inside.rehearse_targets import check_targets
 def test_a_file_cannot_have_anything_made_but_config_classes(node: dict[str, Any], place: Any) -> None:
     with pytest.raises(RefusedError, match=r"Megatron's own config classes|has no class"):
         check_targets(place(node))
+
+
+def test_a_module_that_fails_when_it_is_imported_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "megatron").mkdir()
+    (tmp_path / "megatron" / "asks_for_a_gpu.py").write_text("raise RuntimeError('no GPU here')", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RefusedError, match=r"megatron\.asks_for_a_gpu cannot be imported without a GPU: no GPU here"):
+        check_targets({"_target_": "megatron.asks_for_a_gpu.Config"})
+    sys.modules.pop("megatron")
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,9 @@ def _locate_in_megatron(target: str, where: str) -> Any:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise RefusedError(f"{where} names {target[:120]!r}, which this Megatron-Bridge does not have") from error
+    except Exception as error:
+        # A module can do anything while it is imported, such as ask for a GPU.
+        raise RefusedError(f"{where} names {target[:120]!r}, which cannot be imported without a GPU") from error
     if not str(getattr(found, "__module__", "")).startswith(_PACKAGES):
         raise RefusedError(f"{where} names {target[:120]!r}; only what Megatron itself defines is used")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from skill_run.worker.inside.rehearse_stages import StageFailure
 _REFERRED: Final = ("megatron.", "torch.")
 _MADE: Final = ("megatron.", "signal.Signals")
 _INITIALISERS: Final = "torch.nn.init."
+_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*){1,12}")
 
 
 def check_targets(data: Any, where: str = "the config") -> None:
@@ -59,12 +61,17 @@ def _is_made(target: str) -> bool:
 
 
 def find_class(path: str) -> type | None:
-    """Return the class with this dotted path, or None; other objects raise RefusedError."""
+    """Return the class with this dotted path, or None; other objects, and modules that fail, raise RefusedError."""
+    if not _PATH.fullmatch(path):
+        return None
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError:
         return None
+    except Exception as error:
+        # A module can do anything while it is imported, such as ask for a GPU.
+        raise RefusedError(f"{module[:120]} cannot be imported without a GPU: {str(error)[:200]}") from error
     if found is None or isinstance(found, type):
         return found
     raise RefusedError(f"{path[:120]} is no class")
