@@ -131,6 +131,13 @@ def test_a_fault_is_one_sentence_and_a_documented_code(
     assert not workers.exists() or [path.name for path in workers.iterdir() if not path.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("option", ["--python", "--command"])
+def test_an_empty_word_is_no_wish_for_a_download(workers: Path, option: str) -> None:
+    done = run(workers, "setup", option, "")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "skill-run: --python and --command must name a program\n"
+
+
 def test_without_the_files_a_set_up_says_what_to_do_in_plain_lines(workers: Path, tmp_path: Path) -> None:
     done = run(workers, "setup", "--torch", "cpu", "--no-index", "--find-links", str(tmp_path))
     assert (done.returncode, done.stdout) == (3, "")

@@ -299,6 +299,26 @@ def test_the_second_build_of_torch_is_taken_where_the_first_is_not_to_be_had(wor
     assert [step.text for step in steps if step.note and "the build for GPUs is taken: 0 MB" in step.text]
 
 
+def test_a_folder_that_no_set_up_made_is_never_deleted(workers: Path, packages: Packages) -> None:
+    kind = kind_of(*packages.megatron())
+    precious = workers / kind.name / "precious"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("kept", "utf-8")
+    with pytest.raises(InputError, match=r"is no worker's folder \(precious is there\)"):
+        build_worker(kind, sources=packages.sources)
+    assert precious.read_text("utf-8") == "kept"
+
+
+def test_no_worker_is_built_through_a_link(workers: Path, packages: Packages, tmp_path: Path) -> None:
+    kind = kind_of(*packages.megatron())
+    (tmp_path / "elsewhere").mkdir()
+    workers.mkdir()
+    (workers / kind.name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="is a link, so no worker is built there"):
+        build_worker(kind, sources=packages.sources)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_names_kinds_and_builds_that_are_none_are_refused(workers: Path, packages: Packages) -> None:
     kind = kind_of(*packages.megatron())
     with pytest.raises(InputError, match=r"there is no kind of worker 'huge'; there are core-0\.16\.1 and cpu-0\.6\.2"):

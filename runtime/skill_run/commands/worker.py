@@ -50,13 +50,14 @@ def setup(**options: Any) -> int:
     KIND is core-0.16.1 (the default: quick, proves parity) or cpu-0.6.2 (Megatron-Bridge's own loop too). A set-up that
     was cut goes on where it stopped.
     """
-    registered = options["python"] or options["command"]
-    if options["python"] and options["command"]:
+    # An empty word is what a variable without a value leaves, and no wish for a download.
+    named = [options[name] for name in ("python", "command") if options[name] is not None]
+    if len(named) > 1:
         raise InputError("--python and --command each name an environment; give one of them")
     given = [name for name in _BUILD_OPTIONS if options[name]]
-    if registered and given:
+    if named and given:
         raise InputError(f"with --python or --command nothing is built, so {_option(given[0])} has no meaning")
-    made = _register(options) if registered else _build(options)
+    made = _register(options) if named else _build(options)
     if options["form_out"] == "json":
         click.echo(json.dumps(made.to_dict(), indent=2))
     else:
@@ -136,7 +137,8 @@ def _register(options: dict[str, Any]) -> Worker:
     from skill_run.worker.install import register_worker
 
     container = options["python"] is None
-    return register_worker(options["command"] or options["python"], name=options["name"], container=container)
+    command = options["command"] if container else options["python"]
+    return register_worker(command, name=options["name"], container=container)
 
 
 def _build(options: dict[str, Any]) -> Worker:

@@ -25,6 +25,9 @@ from skill_run.worker.session import BOOT, WorkerFailure, run_task
 
 AUTO: Final = "auto"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What a set-up that was cut may have left.
+_OURS: Final = ("releases", "tmp", "venv")
+_TEMPORARY: Final = tuple(f".{name}." for name in (RECORD, MARKER))
 # What must be in an environment that somebody else made.
 _NEEDED: Final = ("torch", "megatron-core")
 _VERIFY_SILENCE: Final = 300.0
@@ -68,6 +71,7 @@ def build_worker(
         ready = _ready(folder, locks)
         if ready is not None:
             return ready
+        _refuse_strangers(folder)
         python = find_python(kind.python)
         for number, lock in enumerate(locks):
             try:
@@ -177,7 +181,10 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise MissingError(f"worker {folder.name} cannot be set up: {error.filename}: {error.strerror}") from error
+            where = f"{clip(flow(str(error.filename)), 200)}: " if error.filename is not None else ""
+            raise MissingError(
+                f"worker {folder.name} cannot be set up or removed: {where}{error.strerror or error}"
+            ) from error
 
 
 def _lock_path(folder: Path) -> Path:
@@ -194,6 +201,21 @@ def _ready(folder: Path, locks: list[Lock]) -> Worker | None:
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     fresh = record.get("lock") in {lock.digest for lock in locks}
     return worker if fresh and Path(worker.command[0]).exists() else None
+
+
+def _refuse_strangers(folder: Path) -> None:
+    """Raise InputError for a folder in the worker's place that no set-up made: it would be deleted."""
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a link, so no worker is built there; remove it, or take another --name")
+    if not folder.exists() or (folder / RECORD).exists() or (folder / MARKER).exists():
+        return
+    found = [folder.name] if not folder.is_dir() else sorted(path.name for path in folder.iterdir())
+    strangers = [name for name in found if name not in _OURS and not name.startswith(_TEMPORARY)]
+    if strangers:
+        raise InputError(
+            f"{folder} is no worker's folder ({clip(flow(strangers[0]), 80)} is there); move it away, or take another "
+            "--name"
+        )
 
 
 def _build(kind: Kind, lock: Lock, folder: Path, python: str, sources: Sources, tell: OnProgress) -> Worker:
