@@ -270,6 +270,13 @@ def _emit(text: str, output: str | None) -> None:
     write_file(Path(output), text + "\n")
 
 
+def _refuse_empty(options: dict[str, Any], *names: str) -> None:
+    """Refuse a word without a letter, as a shell variable leaves it that is not set."""
+    for name in names:
+        if options[name] == "":
+            raise InputError(f"--{name.replace('_', '-')} is empty")
+
+
 def _check_output(option: str, output: str | None, inputs: dict[str, str | None]) -> None:
     """Refuse a report file that cannot be made or would replace an input, before anything is read or changed."""
     if output is None:

@@ -67,6 +67,7 @@ def test_without_a_worker_the_way_to_one_is_told_with_exit_code_3(no_workers: Pa
         (["nowhere.yaml"], "nowhere.yaml is not there: no such config file"),
         ([], "nothing to validate"),
         (["--recipe", RECIPE, "--data", "nowhere"], "nowhere is not there: --data takes a folder with training.jsonl"),
+        (["--recipe", RECIPE, "--data", ""], "--data is empty"),
         (["--recipe", RECIPE, "--data", "."], "has no training.jsonl"),
         (["--recipe", RECIPE, "--tokenizer", "."], "holds no tokenizer"),
         (["--recipe", RECIPE, "--iters", "0"], "the number of steps must be from 1 to"),

@@ -34,6 +34,9 @@ def refused(done: subprocess.CompletedProcess[str], sentence: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["--worker", ""], "--worker is empty"),
+        (["--config", "conf.yaml", "--model", ""], "--model is empty"),
+        (["--data", ""], "--data is empty"),
         (["--worker", "nobody"], "there is no worker 'nobody'"),
         (["--no-parity", "--worker", "nobody"], "--no-parity leaves out what --worker names a worker for"),
         (["--no-parity", "--comm", "p2p"], "--no-parity leaves out what --comm asks for"),

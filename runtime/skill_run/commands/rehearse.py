@@ -42,6 +42,7 @@ def rehearse(inputs: tuple[str, ...], **options: Any) -> int:
     from skill_run.rehearse.run import rehearse_sources
     from skill_run.rules.validate import read_sources
 
+    cli._refuse_empty(options, "recipe", "data", "tokenizer", "model", "rules", "worker", "output")
     source, overrides = cli._split_inputs(inputs)
     named = {name: options[name] for name in ("data", "tokenizer", "model")}
     cli._check_output("-o", options["output"], {"config": source, **named})

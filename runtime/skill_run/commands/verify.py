@@ -63,8 +63,9 @@ def verify(**options: Any) -> int:
     Without options: cards, rules and their examples, recorded outcomes, one real config, and, when a worker is set up,
     the comparison of packed with unpacked training. Options of the comparison run it alone.
     """
-    from skill_run.cli import _check_output
+    from skill_run.cli import _check_output, _refuse_empty
 
+    _refuse_empty(options, "config", "recipe", "model", "data", "bridge", "job", "worker", "output")
     _check_output("-o", options["output"], {name: options[name] for name in ("config", "model", "data")})
     if options["job"] is not None:
         return _evidence(options)
