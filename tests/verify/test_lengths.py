@@ -34,9 +34,14 @@ def test_the_default_mix_has_one_token_odd_lengths_and_lengths_on_the_grid(multi
     assert any(sequence["trained"] < sequence["length"] for pack in packs.packs for sequence in pack)
 
 
-def packed_file(folder: Path, rows: list[list[int]], *, trained: int = 1) -> Path:
-    """Write a packed dataset whose rows hold sequences of these run-time lengths; trained: the whole loss mask."""
-    starts = [[sum(length + 1 for length in row[:at]) for at in range(len(row))] for row in rows]
+def packed_file(
+    folder: Path, rows: list[list[int]], *, trained: int = 1, starts: list[list[int]] | None = None
+) -> Path:
+    """Write a packed dataset whose rows hold sequences of these run-time lengths.
+
+    trained: the whole loss mask; starts: wrong places of the sequences.
+    """
+    starts = starts or [[sum(length + 1 for length in row[:at]) for at in range(len(row))] for row in rows]
     tokens = [[7] * sum(length + 1 for length in row) for row in rows]
     masks = [[trained] * len(row) for row in tokens]
     table = pyarrow.table(
@@ -79,6 +84,14 @@ def test_what_missed_the_grid_of_a_larger_cp_misses_that_of_the_smaller(tmp_path
 def test_data_without_a_trained_token_proves_nothing_and_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no token in .* is trained on"):
         packs_of(packed_file(tmp_path, [[24, 36]], trained=0), 4)
+
+
+def test_broken_rows_are_told_whether_or_not_others_are_left(tmp_path: Path) -> None:
+    mixed = packs_of(packed_file(tmp_path, [[8, 8], [8, 8]], starts=[[0, 9], [9, 0]]), 4)
+    assert len(mixed.packs) == 1
+    assert mixed.notes[-1].startswith("skill-run inspect finds faults in it (dataset-starts-")
+    with pytest.raises(InputError, match=r"no sequences .*: seq_start_id of 1 of 1 rows points outside the row"):
+        packs_of(packed_file(tmp_path, [[8, 8]], starts=[[0, 90]]), 4)
 
 
 def test_of_a_row_with_very_many_sequences_some_are_taken(tmp_path: Path) -> None:

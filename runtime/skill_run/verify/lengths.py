@@ -10,7 +10,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,14 +86,20 @@ def packs_of(path: str | Path, multiple: int, *, grid: tuple[int, int] | None = 
     rows: dict[int, list[Any]] = {}
     for sequence in report.sequences:
         rows.setdefault(sequence.row, []).append(sequence)
+    faults = report.at_least("corruption")
     if not rows:
-        raise InputError(f"{path} holds no sequences that a parity run could pack")
+        why = f": {faults[0].message.partition('. ')[0]}" if faults else ""
+        raise InputError(f"{path} holds no sequences that a parity run could pack{why}")
     trained = [row for row in rows.values() if any(sequence.trained != 0 for sequence in row)]
     if not trained:
         raise InputError(f"no token in {path} is trained on (its loss_mask is 0), so there is no loss to compare")
     # The fullest rows have the most boundaries.
     chosen = sorted(trained, key=len, reverse=True)[:PACKS]
-    return _smaller_packs(path.name, [_with_loss(row) for row in chosen], grid or (multiple, multiple))
+    packs = _smaller_packs(path.name, [_with_loss(row) for row in chosen], grid or (multiple, multiple))
+    if not faults:
+        return packs
+    found = ", ".join(dict.fromkeys(fault.rule for fault in faults))
+    return replace(packs, notes=(*packs.notes, f"skill-run inspect finds faults in it ({found})"))
 
 
 def _with_loss(row: list[Any]) -> list[Any]:
