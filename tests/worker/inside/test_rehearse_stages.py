@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skill_run.worker.inside import rehearse_stages
 from skill_run.worker.inside.errors import RefusedError
-from skill_run.worker.inside.rehearse_stages import StageFailure
+from skill_run.worker.inside.rehearse_stages import StageFailure, refuse_full_disk
 
 
 def say_nothing() -> None:
@@ -44,3 +46,12 @@ def test_an_error_is_one_sentence_that_names_something(call: Callable[[], Any], 
         call()
     failure = StageFailure.from_error("setup", caught.value)
     assert (failure.stage, str(failure)) == ("setup", told)
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_full_disk(str(tmp_path))
+    # No disk has as much room.
+    monkeypatch.setattr(rehearse_stages, "_ROOM", 2**80)
+    with pytest.raises(RefusedError, match=f"^{tmp_path.parent} is full; make room there") as caught:
+        refuse_full_disk(str(tmp_path))
+    assert caught.value.kind == "missing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from skill_run.worker.inside.rehearse_data import (
 from skill_run.worker.inside.rehearse_fields import read_values, write_change
 from skill_run.worker.inside.rehearse_model import refuse_unsupported, use_cpu_layers
 from skill_run.worker.inside.rehearse_pack import measure_lengths, pack_data, readable_batch
-from skill_run.worker.inside.rehearse_stages import StageFailure
+from skill_run.worker.inside.rehearse_stages import StageFailure, refuse_full_disk
 from skill_run.worker.inside.rehearse_train import Outcome, compared, run_training, trained
 from skill_run.worker.inside.rehearse_validate import check_vocabulary, judge_at_full_size, least_ranks
 from skill_run.worker.inside.serve import Channel
@@ -39,6 +40,7 @@ def run(request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
     try:
         rehearsal.run()
     except StageFailure as failure:
+        refuse_full_disk(os.environ["SKILL_RUN_SCRATCH"])
         rehearsal.fail(failure)
     return rehearsal.result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
@@ -12,6 +13,7 @@ from skill_run.worker.inside.errors import RefusedError
 
 _LONGEST: Final = 1200
 _DETAIL: Final = 6000
+_ROOM: Final = 2**20
 # Part of a file's path -> the stage that fails there; the first of the innermost frames that fits decides.
 _PLACES: Final = (
     ("checkpointing.py", "save"),
@@ -44,6 +46,13 @@ class StageFailure(RefusedError):
     def to_dict(self) -> dict[str, Any]:
         """Return the failure as JSON-ready data."""
         return {"stage": self.stage, "message": str(self), "place": self.place, "detail": self.detail}
+
+
+def refuse_full_disk(scratch: str) -> None:
+    """Raise RefusedError when the disk is full, which every library tells in words of its own."""
+    if shutil.disk_usage(scratch).free < _ROOM:
+        place = os.path.dirname(scratch)
+        raise RefusedError(f"{place} is full; make room there, or let $TMPDIR name another folder", "missing")
 
 
 def stage_of(error: BaseException, otherwise: str) -> str:
