@@ -7,7 +7,7 @@ import pytest
 
 from skill_run.bridge.recipes import catalogue
 from skill_run.errors import InputError
-from skill_run.rehearse.models import hub_snapshot, model_config, published_config
+from skill_run.bridge.models import hub_snapshot, model_config, published_config
 
 MODEL = "acme/tiny"
 
@@ -53,7 +53,7 @@ def test_a_name_never_leads_out_of_the_cache(hub: Path, name: str) -> None:
 
 def test_published_shapes_are_of_models_that_recipes_start_from() -> None:
     known = {recipe.hf_model for recipe in catalogue("0.6.2").values()}
-    table = json.loads((Path(__file__).parents[2] / "runtime/skill_run/rehearse/models.json").read_text("utf-8"))
+    table = json.loads((Path(__file__).parents[2] / "runtime/skill_run/bridge/data/models.json").read_text("utf-8"))
     names = {name for architecture in table.values() for name in architecture["models"]}
     assert names <= known
     for name in names:

@@ -42,7 +42,7 @@ def model_config(model_id: str, given: str | None) -> dict[str, Any]:
 
 def published_config(model_id: str) -> dict[str, Any] | None:
     """Return what `models.json` knows of a model, as its config.json says it; None when it is not in there."""
-    table = json.loads((files("skill_run.rehearse") / "models.json").read_text("utf-8"))
+    table = json.loads((files("skill_run.bridge") / "data" / "models.json").read_text("utf-8"))
     for architecture in table.values():
         found = architecture["models"].get(model_id)
         if found is not None:
