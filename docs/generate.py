@@ -1,4 +1,4 @@
-"""Write docs/reference/*.md from the code, the schemas, the rules and the release data.
+"""Write docs/reference/*.md from the code, the schemas, the rules and the release data, and examples as they run now.
 
 `python docs/generate.py` writes; `--check` writes nothing, names the pages that are stale and exits 1 if there are any.
 """
@@ -36,6 +36,9 @@ from skill_run.rules.derived import DERIVED
 from skill_run.rules.environment import FUNCTIONS, INPUTS, variables_in
 from skill_run.rules.evaluate import expressions_of
 
+sys.path.insert(0, str(Path(__file__).parent))
+from console import stale_consoles
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
 MARK: Final = "<!-- Written by docs/generate.py: change the source named below and run it again. -->"
@@ -60,12 +63,17 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     pages = build()
     stale = stale_pages(options.output, pages)
+    consoles = stale_consoles()
     if options.check:
         for name, reason in stale.items():
             print(f"{os.path.relpath(options.output)}/{name} {reason}; run docs/generate.py")
-        return 1 if stale else 0
+        for path in consoles:
+            print(f"{os.path.relpath(path)} shows old output; run docs/generate.py")
+        return 1 if stale or consoles else 0
     write(options.output, pages, stale)
-    print(f"{len(pages)} pages, {len(stale)} changed")
+    for path, text in consoles.items():
+        path.write_text(text, "utf-8")
+    print(f"{len(pages)} pages, {len(stale) + len(consoles)} changed")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -32,48 +32,16 @@ class _Commands(click.Group):
         return sorted({*super().list_commands(ctx), *LATER})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        load = LATER.get(cmd_name)
-        return super().get_command(ctx, cmd_name) if load is None else load()
+        if cmd_name not in LATER:
+            return super().get_command(ctx, cmd_name)
+        from importlib import import_module
+
+        found: click.Command = getattr(import_module(f"skill_run.commands.{cmd_name}"), cmd_name)
+        return found
 
 
-def _verify() -> click.Command:
-    from skill_run.commands.verify import verify
-
-    return verify
-
-
-def _worker() -> click.Command:
-    from skill_run.commands.worker import worker
-
-    return worker
-
-
-def _rehearse() -> click.Command:
-    from skill_run.commands.rehearse import rehearse
-
-    return rehearse
-
-
-def _launch() -> click.Command:
-    from skill_run.commands.launch import launch
-
-    return launch
-
-
-def _jobs() -> click.Command:
-    from skill_run.commands.jobs import jobs
-
-    return jobs
-
-
-# Command name -> function that imports it.
-LATER: Final[dict[str, Callable[[], click.Command]]] = {
-    "jobs": _jobs,
-    "launch": _launch,
-    "rehearse": _rehearse,
-    "verify": _verify,
-    "worker": _worker,
-}
+# Commands with a module of their own in skill_run.commands, which is named after them.
+LATER: Final = frozenset({"jobs", "launch", "rehearse", "verify", "worker"})
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
