@@ -110,7 +110,8 @@ def test_the_length_of_the_dataset_replaces_the_length_of_the_model() -> None:
 
 
 def test_an_override_of_the_model_length_that_loses_is_remarked_on() -> None:
-    (told,) = launched(["dataset.seq_length=8192", "model.seq_length=4096"]).remarks
+    remarks = launched(["dataset.seq_length=8192", "model.seq_length=4096"]).remarks
+    (told,) = [remark for remark in remarks if remark.rule != "launcher-repairs-config"]
     assert (told.rule, told.fields) == ("override-has-no-effect", ("model.seq_length",))
     assert told.message == (
         "run_recipe.py sets model.seq_length to dataset.seq_length (8192) after all overrides, so "
@@ -123,7 +124,7 @@ def test_an_override_of_the_model_length_that_loses_is_remarked_on() -> None:
     "words", [["dataset.seq_length=8192", "model.seq_length=8192"], ["dataset.seq_length=8192"], []]
 )
 def test_lengths_that_agree_are_no_cause_for_a_remark(words: list[str]) -> None:
-    assert launched(words).remarks == []
+    assert not [told for told in launched(words).remarks if told.rule == "override-has-no-effect"]
 
 
 def test_packs_become_as_long_as_the_sequences() -> None:
@@ -147,3 +148,17 @@ def test_an_unknown_context_parallel_size_changes_nothing() -> None:
     line = f"torchrun run_recipe.py --recipe my_own_recipe_config {SFT} ddp.average_in_collective=true"
     config = build_config(read_sources(line, bridge="0.6.2"), bridge="0.6.2")
     assert value(config, "ddp.average_in_collective") is True
+
+
+def test_what_the_launcher_repairs_is_told_with_the_values_to_write_down() -> None:
+    config = launched([CP2, SFT, *PACKED, f"++{PAD}=1", "dataset.seq_length=4096"])
+    remark = next(remark for remark in config.remarks if remark.rule == "launcher-repairs-config")
+    assert remark.fix[PAD] == 4
+    assert remark.fix["model.calculate_per_token_loss"] is True
+    assert f"{PAD} from 1 to 4" in remark.message
+
+
+def test_nothing_is_told_where_the_launcher_changes_nothing() -> None:
+    right = ["model.calculate_per_token_loss=true", "ddp.average_in_collective=false"]
+    config = launched([CP2, SFT, *right, *PACKED, f"++{PAD}=4", "dataset.seq_length=4096"])
+    assert not [remark for remark in config.remarks if remark.rule == "launcher-repairs-config"]

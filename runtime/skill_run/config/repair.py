@@ -6,13 +6,22 @@ Source: scripts/training/run_recipe.py of Megatron-Bridge 0.6; direct Python use
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from skill_run.bridge.release import by_version, index, matches
 from skill_run.config.config import Config
 from skill_run.config.model import Plain, Remark, Source, State, Value
+from skill_run.config.typing import shown
 
-_SCRIPT = "run_recipe.py"
+_SCRIPT: Final = "run_recipe.py"
+# What the script changes in silence; a length that loses to another has a remark of its own.
+_REPAIRED: Final = (
+    "dataset.offline_packing_specs.packed_sequence_size",
+    "dataset.offline_packing_specs.pad_seq_to_mult",
+    "model.calculate_per_token_loss",
+    "ddp.average_in_collective",
+)
 
 
 def apply_launcher_repairs(config: Config, sources: Sequence[Source]) -> None:
@@ -36,6 +45,7 @@ def apply_launcher_repairs(config: Config, sources: Sequence[Source]) -> None:
         _put(config, "model.seq_length", length.value)
     if not matches(">=0.6.dev0", config.version):
         return
+    before = {name: config.get(name) for name in _REPAIRED}
     if config.get("dataset.enable_offline_packing").value is True:
         _align_packs(config, length)
     cp = config.get("model.context_parallel_size").value
@@ -43,6 +53,26 @@ def apply_launcher_repairs(config: Config, sources: Sequence[Source]) -> None:
     if isinstance(cp, int) and cp > 1 and config.dataset_type in classes:
         _put(config, "model.calculate_per_token_loss", True)
         _put(config, "ddp.average_in_collective", False)
+    _tell_repairs(config, before)
+
+
+def _tell_repairs(config: Config, before: Mapping[str, Value]) -> None:
+    """Remark on what was repaired: the same settings started in another way are not."""
+    changed = {
+        name: (old.value, config.get(name).value)
+        for name, old in before.items()
+        if old.state is not State.UNKNOWN and old.value != config.get(name).value
+    }
+    if changed:
+        told = ", ".join(
+            f"{config.written(name)} from {shown(old)} to {shown(new)}" for name, (old, new) in changed.items()
+        )
+        message = (
+            f"run_recipe.py changes {told}; another launcher or a script of your own does not, so set this yourself."
+        )
+        fields = tuple(config.written(name) for name in changed)
+        fix = {config.written(name): new for name, (_, new) in changed.items()}
+        config.remarks.append(Remark("launcher-repairs-config", message, fields, fix=fix))
 
 
 def _align_packs(config: Config, length: Value) -> None:
