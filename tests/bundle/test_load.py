@@ -234,6 +234,13 @@ def test_a_rule_file_of_another_shape_is_told_with_its_place(bundle: Bundle, cac
     assert not cache_home.exists()
 
 
+def test_a_malformed_rule_is_told_without_checking_the_others(bundle: Bundle, rule_text: RuleText) -> None:
+    wrong_example = rule_text(id="aaa", passes=[{"model.context_parallel_size": 2}])
+    root = bundle(first__aaa=wrong_example, first__broken="id: broken\n")
+    with pytest.raises(BundleError, match=r"broken\.yaml:1: "):
+        loaded(root)
+
+
 def test_a_rule_file_that_is_too_large_is_refused(bundle: Bundle, rule_text: RuleText) -> None:
     with pytest.raises(BundleError, match=f"larger than {MAX_RULE_BYTES // 1024} KiB"):
         loaded(bundle(first__no_cp=rule_text() + "# " + "x" * MAX_RULE_BYTES))

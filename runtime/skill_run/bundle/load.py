@@ -108,15 +108,17 @@ def load_rules(root: Path | None = None) -> tuple[Rule, ...]:
     if cached is not None:
         return cached
     data = [{"file": str(path.relative_to(root)), "data": read_yaml(path)} for path in paths]
-    try:
-        rules = tuple(_built(data))
-    except _MALFORMED:
-        # The full check words it as `file:line: sentence`.
-        from skill_run.bundle.check import check_rule_files
+    rules: list[Rule] = []
+    for path, entry in zip(paths, data, strict=True):
+        try:
+            rules += _built([entry])
+        except _MALFORMED:
+            # The check words it as `file:line: sentence`; that of other rules' examples would load all rules again.
+            from skill_run.bundle.check import check_rule_files
 
-        raise BundleError("; ".join(check_rule_files(root)[:1]) or "a rule file is malformed") from None
+            raise BundleError("; ".join(check_rule_files(root, [path.stem])[:1]) or f"{path} is malformed") from None
     _write_cache(kept, data)
-    return rules
+    return tuple(rules)
 
 
 def _built(data: Iterable[dict[str, Any]]) -> Iterable[Rule]:
