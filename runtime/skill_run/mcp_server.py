@@ -29,6 +29,7 @@ from skill_run import __version__
 from skill_run.errors import EXIT_CLEAN, InputError, SkillRunError
 from skill_run.mcp_inspection import Inspection
 from skill_run.mcp_jobs import JobTools
+from skill_run.mcp_skills import SkillsOverMcp, skill_files
 from skill_run.mcp_tools import Tools
 from skill_run.mcp_verification import Verification
 from skill_run.report.safe import clip, printable
@@ -76,6 +77,7 @@ class SkillRunServer(MCPServer[Any]):
             version=__version__,
             log_level="WARNING",
             lifespan=_clean_stdout,
+            extensions=[SkillsOverMcp()],
             tools=[
                 _tool(tools.validate_config, "Validate a training config"),
                 _tool(inspection.inspect_batch, "Inspect a batch or a packed dataset"),
@@ -91,7 +93,7 @@ class SkillRunServer(MCPServer[Any]):
         self.serves_stdio = False
         self._listed = False
         self.resource("rule://{id}", name="rule", title="A rule", mime_type="application/yaml")(_no_rule)
-        self.resource("skill://{name}/{+path}", name="skill-file", title="A file of a skill")(_no_skill_file)
+        self.resource("skill://{name}/{+path}", name="skill-file", title="A file of a skill")(_skill_file)
         self.prompt(title="Check a config before launch")(check_before_launch)
         self.prompt(title="Enable packing with context parallelism")(enable_packing_with_context_parallelism)
 
@@ -264,10 +266,14 @@ def _no_rule(id: str) -> str:
     raise ResourceNotFoundError(f"there is no resource for the rule '{id}'")
 
 
-def _no_skill_file(name: str, path: str) -> str:
-    """SKILL.md, card.yaml or references/FILE of a skill. Listed files are resources of their own."""
+def _skill_file(name: str, path: str) -> str:
+    """Any file of a skill: SKILL.md, card.yaml, references/FILE, rules/ID.yaml, evals/evals.json."""
     from skill_run.bundle.skills import REFERENCES, show_skill
 
+    found = skill_files(name).get(path)
+    if found is not None:
+        # Bytes as they are, so that the text has the digest that skills/list gives.
+        return found.read_bytes().decode("utf-8")
     try:
         skill = show_skill(name)
     except SkillRunError as error:

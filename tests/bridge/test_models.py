@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from skill_run.bridge.models import hub_snapshot, model_config, published_config
 from skill_run.bridge.recipes import catalogue
 from skill_run.errors import InputError
-from skill_run.bridge.models import hub_snapshot, model_config, published_config
 
 MODEL = "acme/tiny"
 

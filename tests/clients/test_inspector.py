@@ -112,3 +112,9 @@ def test_resources_and_prompts_are_listed_and_read(inspect: Any) -> None:
     prompt = inspect("--method", "prompts/get", "--prompt-name", "check_before_launch", "--prompt-args", *arguments)
     assert prompt.returncode == 0, prompt.stderr
     assert "a.yaml" in prompt.stdout
+
+
+def test_every_skill_verifies_with_the_digest_of_each_file(inspect: Any) -> None:
+    done = inspect("--method", "skills/list", "--verify", "--require-digests", "--protocol-era", "modern")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no conformance errors" in done.stdout + done.stderr

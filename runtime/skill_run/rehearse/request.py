@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from skill_run.bridge import recipes
+from skill_run.bridge.models import hub_snapshot, model_config
 from skill_run.bridge.release import index, load_release, read_data
 from skill_run.config.model import Assignment, Source, Unknown
 from skill_run.config.resolve import PSEUDO_FIELDS
 from skill_run.config.tree import parse_tree, to_plain
 from skill_run.errors import InputError
-from skill_run.bridge.models import hub_snapshot, model_config
 
 # Keys of a file that say how it is run and are no section of the config.
 _ABOUT_THE_RUN: Final = frozenset({"recipe", "env", "bridge", *PSEUDO_FIELDS})
