@@ -42,8 +42,19 @@ def model_config(model_id: str, given: str | None) -> dict[str, Any]:
 
 def published_config(model_id: str) -> dict[str, Any] | None:
     """Return what `models.json` knows of a model, as its config.json says it; None when it is not in there."""
-    table = json.loads((files("skill_run.bridge") / "data" / "models.json").read_text("utf-8"))
-    for architecture in table.values():
+    return _published("models.json", model_id)
+
+
+def published_sizes(model_id: str) -> dict[str, Any] | None:
+    """Return a published model's sizes in config.json's names, None when none are known.
+
+    `shapes.json` holds models of which only the sizes are told: enough for counting, not for building the model.
+    """
+    return published_config(model_id) or _published("shapes.json", model_id)
+
+
+def _published(table: str, model_id: str) -> dict[str, Any] | None:
+    for architecture in json.loads((files("skill_run.bridge") / "data" / table).read_text("utf-8")).values():
         found = architecture["models"].get(model_id)
         if found is not None:
             sizes, own = found

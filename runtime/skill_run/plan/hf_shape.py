@@ -97,6 +97,8 @@ def shape_from_config(config: Mapping[str, Any], name: str, *, source: str) -> M
         linear_bias=model_type == "gpt_oss",
         qk_norm="qwen3" in model_type or text.get("use_qk_norm") is True,
         output_gate=text.get("attn_output_gate") is True or "qwen3_next" in model_type or "qwen3_5" in model_type,
+        index_layers=_indexed(text, pattern),
+        vision=_vision(config, name),
         window=_window(text, name),
         conv=_size(text, ("conv_kernel", "linear_conv_kernel_dim", "mamba_d_conv"), name) or 4,
         model_type=model_type,
@@ -140,6 +142,30 @@ def _shared_ffn(text: Mapping[str, Any], moe_ffn: int, name: str) -> int:
     )
     count = _size(text, ("n_shared_experts", "num_shared_experts"), name)
     return given * max(1, count) if given else count * moe_ffn
+
+
+def _indexed(text: Mapping[str, Any], pattern: tuple[str, ...]) -> int:
+    """Return how many layers have an indexer; the others take the keys that one before them picked."""
+    if not isinstance(text.get("index_topk"), int):
+        return 0
+    kinds = text.get("indexer_types")
+    if isinstance(kinds, list) and len(kinds) == len(pattern):
+        return kinds.count("full")
+    step, first = text.get("index_topk_freq", 1), text.get("index_skip_topk_offset", 0)
+    if not isinstance(step, int) or not isinstance(first, int) or step < 1:
+        return len(pattern)
+    return sum(layer < first or (layer + 1 - first) % step == 0 for layer in range(len(pattern)))
+
+
+def _vision(config: Mapping[str, Any], name: str) -> int:
+    """Return the parameters of a vision encoder's layers; its patches and projector are small beside them."""
+    found = config.get("vision_config")
+    if not isinstance(found, Mapping):
+        return 0
+    depth = _size(found, ("depth", "num_hidden_layers"), name)
+    width = _size(found, ("hidden_size", "embed_dim"), name)
+    inner = _size(found, ("intermediate_size", "mlp_dim"), name) or 4 * width
+    return depth * (4 * width * width + (3 if found.get("hidden_act") == "silu" else 2) * width * inner)
 
 
 def _window(text: Mapping[str, Any], name: str) -> int:

@@ -32,11 +32,6 @@ class Parameters:
         """Return all of them."""
         return sum(asdict(self).values())
 
-    @property
-    def active(self) -> int:
-        """Return what `total` would be with no routed expert; see active_parameters."""
-        return self.total - self.experts
-
     def to_dict(self) -> dict[str, int]:
         """Return the counts by part and the total."""
         return {**asdict(self), "total": self.total}
@@ -51,6 +46,7 @@ def count_parameters(shape: ModelShape) -> Parameters:
         for block in layer:
             for part, size in per[block].items():
                 sums[part] += size
+    sums["attention"] += shape.index_layers * indexer_parameters(shape)
     return Parameters(
         embedding=embedding,
         output_layer=0 if shape.tied else embedding,
@@ -66,7 +62,7 @@ def count_parameters(shape: ModelShape) -> Parameters:
 
 
 def block_parameters(shape: ModelShape, block: str) -> dict[str, int]:
-    """Return the parameters of one block (a letter of ModelShape.blocks), by part."""
+    """Return the parameters of one block (a letter of ModelShape.blocks), by part, indexers left out."""
     norms = {"norms": shape.hidden}
     if block == "*":
         return {"attention": attention_parameters(shape), **norms}
@@ -80,7 +76,7 @@ def block_parameters(shape: ModelShape, block: str) -> dict[str, int]:
     experts = shape.experts * _ffn(shape, width, shape.moe_ffn)
     latent = 2 * shape.hidden * shape.latent
     shared = _ffn(shape, shape.hidden, shape.shared_ffn) if shape.shared_ffn else 0
-    router = shape.hidden * shape.experts
+    router = shape.hidden * shape.experts + (shape.experts if shape.linear_bias else 0)
     return {"experts": experts, "shared": shared + latent, "router": router, **norms}
 
 
@@ -92,7 +88,7 @@ def attention_parameters(shape: ModelShape) -> int:
     gate = queries if shape.output_gate else 0
     size = shape.hidden * (2 * queries + gate + 2 * keys)
     size += queries + 2 * keys if shape.qkv_bias else 0
-    size += shape.hidden if shape.linear_bias else 0
+    size += shape.hidden + shape.heads if shape.linear_bias else 0
     return size + (2 * shape.head_dim if shape.qk_norm else 0)
 
 
@@ -104,10 +100,13 @@ def _latent_attention(shape: ModelShape) -> int:
         size = shape.hidden * query_width
     size += shape.hidden * (shape.kv_rank + shape.qk_rope) + shape.kv_rank
     size += shape.kv_rank * shape.heads * (shape.qk_nope + shape.v_head) + shape.heads * shape.v_head * shape.hidden
-    if shape.index_heads:
-        size += (shape.q_rank or shape.hidden) * shape.index_heads * shape.index_dim
-        size += shape.hidden * (shape.index_dim + shape.index_heads)
     return size
+
+
+def indexer_parameters(shape: ModelShape) -> int:
+    """Return the parameters of one indexer of sparse attention (DSA): queries, one key, weights and the key's norm."""
+    queries = (shape.q_rank or shape.hidden) * shape.index_heads * shape.index_dim
+    return queries + shape.hidden * (shape.index_dim + shape.index_heads) + 2 * shape.index_dim
 
 
 def _ffn(shape: ModelShape, width: int, inner: int) -> int:

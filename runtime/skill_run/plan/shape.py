@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from skill_run.bridge.models import hub_snapshot, published_config
+from skill_run.bridge.models import hub_snapshot, published_sizes
 from skill_run.errors import InputError
 from skill_run.plan.parameters import Parameters, count_parameters
 
@@ -19,7 +19,8 @@ class ModelShape:
     delta net), `-` dense FFN, `E` experts. A plain transformer has `*-` in every layer. groups: key-value heads.
     ffn, moe_ffn, shared_ffn: inner width of the dense FFN, of one expert and of all shared experts together.
     q_rank, kv_rank, qk_nope, qk_rope, v_head: multi-latent attention (MLA), 0 without it. latent: width that experts
-    work in when it is not the hidden size. vision: parameters of an encoder beside the text model. window: tokens
+    work in when it is not the hidden size. index_layers: layers with an indexer of their own (DSA).
+    vision: parameters of an encoder beside the text model. window: tokens
     seen by sliding-window layers. source: the file, or `published`.
     """
 
@@ -50,6 +51,7 @@ class ModelShape:
     index_heads: int = 0
     index_dim: int = 0
     index_topk: int = 0
+    index_layers: int = 0
     mamba_heads: int = 0
     mamba_head_dim: int = 0
     mamba_state: int = 0
@@ -136,7 +138,7 @@ def shape_of(model: str | Path | None, hf_model: str | None = None) -> ModelShap
     snapshot = hub_snapshot(named, "config.json")
     if snapshot is not None:
         return shape_from_config(read_config(snapshot), named, source=str(snapshot))
-    published = published_config(named)
+    published = published_sizes(named)
     if published is None:
         raise InputError(
             f"the sizes of {named[:200]} are not known here; give the folder of the model (its config.json is enough)"

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Final
 
 from skill_run.plan.layout import Layout, Run
-from skill_run.plan.parameters import VOCAB_MULTIPLE, block_parameters
+from skill_run.plan.parameters import VOCAB_MULTIPLE, block_parameters, indexer_parameters
 from skill_run.plan.shape import ModelShape
 
 _MOMENTS: Final = {"adam": 2, "muon": 1, "dist_muon": 1, "sgd": 1}
@@ -73,6 +73,8 @@ def held_parameters(shape: ModelShape, layout: Layout, run: Run, stage: Stage) -
                     experts += size / (layout.ep * layout.etp)
                 else:
                     dense += size if part in _WHOLE else size / layout.tp
+        if "*" in layer and shape.index_layers:
+            dense += indexer_parameters(shape) * shape.index_layers / shape.count("*")
     table = padded_vocab(shape, layout) * shape.hidden / layout.tp
     if stage.first:
         dense += table + shape.vision / layout.tp
