@@ -115,12 +115,31 @@ def _misfits(version: str, evidence: Evidence) -> list[str]:
     return wrong
 
 
+def _only_known(evidence: Evidence) -> Evidence:
+    everywhere = frozenset().union(*(_known_names(version) for version in known_releases()))
+    told = [name for name in evidence.names if name in everywhere]
+    return Evidence(told, evidence.dataset_type, evidence.hints, evidence.complete)
+
+
+def implied(evidence: Evidence, wanted: str) -> BridgeChoice:
+    """Return the release that an input is written for, when it is to become one for the recorded release `wanted`.
+
+    The installed release says nothing about where a file comes from. An input that fits `wanted` as it stands is taken
+    for one of it, except that a full dump lacks the fields of later releases.
+    """
+    best = _implied(evidence)
+    known = _only_known(evidence)
+    if best.release == wanted or _misfits(wanted, known):
+        return best
+    if evidence.complete and not _misfits(best.release, known):
+        return best
+    return BridgeChoice(wanted, wanted, f"the input fits {wanted} as it stands")
+
+
 def _implied(evidence: Evidence) -> BridgeChoice:
     newest = newest_release()
     candidates = known_releases()
-    everywhere = frozenset().union(*(_known_names(version) for version in candidates))
-    told = [name for name in evidence.names if name in everywhere]
-    evidence = Evidence(told, evidence.dataset_type, evidence.hints, evidence.complete)
+    evidence = _only_known(evidence)
     given = frozenset(evidence.names)
     misfits = {version: _misfits(version, evidence) for version in candidates}
 

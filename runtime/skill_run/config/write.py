@@ -9,7 +9,6 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
@@ -18,15 +17,13 @@ import yaml
 from skill_run.config.model import Location, Plain, Source, Unknown
 from skill_run.config.overrides import read_overrides, render_override
 from skill_run.config.tree import parse_tree, to_plain
+from skill_run.config.yaml_text import block_lines, outermost, yaml_editor
+from skill_run.config.yaml_text import flow as flow
 from skill_run.errors import InputError
 
 _SHELL_WORD: Final = re.compile(r"(?:[^\s'\"\\]|\\\S|'[^']*'|\"(?:[^\"\\]|\\.)*\")+", re.DOTALL)
 _SHELL_OPERATOR: Final = re.compile(r"[|&;<>#\n]")
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+-]*\Z")
 _LINE_BREAK: Final = re.compile(rb"(?<=\n)|(?<=\r)(?!\n)")
-# Characters that YAML refuses in a quoted text, or folds like a line break.
-_UNPRINTABLE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-_NOT_TEXT: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def write_back(
@@ -43,7 +40,7 @@ def write_back(
         case "container" if not source.text:
             return edit_mapping(original or {}, sets, removes)
         case "container" | "yaml" | "json":
-            if source.form == "json" or _is_json(source.text):
+            if source.form == "json" or is_json(source.text):
                 return edit_json(source.text, sets, removes)
             return edit_yaml(source.text, sets, removes, source.name)
         case "python":
@@ -54,7 +51,8 @@ def write_back(
             return "\n".join(edit_overrides(source.override_tokens, sets, removes)) + "\n"
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
+    """Tell whether a text is a JSON object."""
     if not text.lstrip().startswith("{"):
         return False
     try:
@@ -64,10 +62,12 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def edit_json(text: str, sets: Mapping[str, Plain], removes: Sequence[str]) -> str:
-    """Return JSON text with fields set and removed; order and indentation stay."""
+def edit_json(
+    text: str, sets: Mapping[str, Plain], removes: Sequence[str], renames: Mapping[str, str] | None = None
+) -> str:
+    """Return JSON text with fields renamed, set and removed; order and indentation stay."""
     indent = re.match(r"\s*\{\s*\n([ \t]+)", text)
-    data = edit_mapping(json.loads(text), sets, removes)
+    data = edit_mapping(rename_fields(json.loads(text), renames or {}), sets, removes)
     try:
         written = json.dumps(data, indent=indent.group(1) if indent else 2, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
@@ -86,6 +86,41 @@ def edit_mapping(data: Mapping[str, Any], sets: Mapping[str, Plain], removes: Se
     for path in _not_set(removes, sets):
         _remove(result, path, frozenset())
     return result
+
+
+def rename_fields(data: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+    """Return a copy of a nested or dotted mapping with fields renamed, in their places where the section stays."""
+    result = copy.deepcopy(dict(data))
+    for old, new in renames.items():
+        result = _renamed(result, old, new)
+    return result
+
+
+def _renamed(data: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    if old in data:
+        return {(new if key == old else key): value for key, value in data.items() if key != new or key == old}
+    for key in data:
+        if old.startswith(key + ".") and isinstance(data[key], dict):
+            if new.startswith(key + "."):
+                data[key] = _renamed(data[key], old[len(key) + 1 :], new[len(key) + 1 :])
+            else:
+                taken = _take(data[key], old[len(key) + 1 :])
+                if taken:
+                    if not data[key].keys() - {"_target_"}:
+                        del data[key]
+                    _place(data, new, taken[0])
+            return data
+    return data
+
+
+def _take(data: dict[str, Any], path: str) -> list[Any]:
+    """Remove a field and return its value in a list, an empty one when it is not there."""
+    if path in data:
+        return [data.pop(path)]
+    for key in list(data):
+        if path.startswith(key + ".") and isinstance(data[key], dict):
+            return _take(data[key], path[len(key) + 1 :])
+    return []
 
 
 def _not_set(removes: Sequence[str], sets: Mapping[str, Plain]) -> list[str]:
@@ -190,162 +225,26 @@ def _unquoted(word: str) -> str:
         return word
 
 
-def flow(value: Plain) -> str:
-    """Return a value as one-line YAML."""
-    if isinstance(value, str):
-        plain = _PLAIN_TEXT.match(value) and value.lower() not in _NOT_TEXT
-        quoted = json.dumps(value, ensure_ascii=False)
-        return value if plain else _UNPRINTABLE.sub(lambda char: f"\\u{ord(char.group()):04x}", quoted)
-    if isinstance(value, list):
-        return "[" + ", ".join(flow(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{flow(key)}: {flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-    return json.dumps(value)
+def edit_yaml(
+    text: str,
+    sets: Mapping[str, Plain],
+    removes: Sequence[str],
+    name: str = "<text>",
+    renames: Mapping[str, str] | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> str:
+    """Return YAML text with fields renamed, set and removed; comments, order and style of everything else stay.
 
-
-class _YamlEditor:
-    """Makes one change by the character positions of the parsed nodes, so that comments and order stay."""
-
-    def __init__(self, text: str, root: yaml.MappingNode) -> None:
-        self.text = text
-        self.newline = "\r\n" if "\r\n" in text else "\n"
-        self.entries: dict[str, _Entry] = {}
-        self.mappings: dict[str, yaml.MappingNode] = {"": root}
-        self._walk("", root)
-
-    def _walk(self, path: str, mapping: yaml.MappingNode) -> None:
-        for key, value in mapping.value:
-            name = f"{path}.{key.value}" if path else str(key.value)
-            entry = self.entries[name] = _Entry(key, value, mapping)
-            if isinstance(value, yaml.MappingNode) and not entry.is_alias:
-                self.mappings[name] = value
-                self._walk(name, value)
-
-    def leaves(self, path: str) -> set[str]:
-        """Return the names below a mapping that hold a value themselves."""
-        inside = (name for name in self.entries if name.startswith(path + "."))
-        return {name for name in inside if name not in self.mappings or not self.mappings[name].value}
-
-    def set(self, path: str, value: Plain) -> str:
-        """Return the text with a field set."""
-        if path in self.entries:
-            return self._replace(self.entries[path], flow(value))
-        parent, _, leaf = path.rpartition(".")
-        while parent not in self.mappings and parent not in self.entries:
-            parent, _, extra = parent.rpartition(".")
-            leaf = f"{extra}.{leaf}"
-        if parent not in self.mappings:
-            return self._replace(self.entries[parent], "{" + _nested_flow(leaf, value) + "}")
-        return self._insert(self.mappings[parent], leaf, value)
-
-    def remove(self, path: str) -> str:
-        """Return the text without a field."""
-        if path not in self.entries:
-            return self.text
-        entry = self.entries[path]
-        start = entry.key.start_mark.index
-        if entry.mapping.flow_style:
-            return self._remove_from_line(entry)
-        line = self.text.rfind("\n", 0, start) + 1
-        if self.text[line:start].strip():
-            raise InputError(f"{path} cannot be removed: it shares its line with something else")
-        return self.text[:line] + self.text[self._line_end(entry) + 1 :]
-
-    def _remove_from_line(self, entry: _Entry) -> str:
-        around = entry.mapping.value
-        at = next(place for place, (key, _) in enumerate(around) if key is entry.key)
-        start, end = entry.key.start_mark.index, self._end(entry)
-        if at + 1 < len(around):
-            end = around[at + 1][0].start_mark.index
-        elif at:
-            start = self._end(_entry(entry.mapping, at - 1))
-        return self.text[:start] + self.text[end:]
-
-    def _replace(self, entry: _Entry, new: str) -> str:
-        start, end = entry.value.start_mark.index, self._end(entry)
-        if entry.is_block:
-            start = self.text.index(":", entry.key.end_mark.index) + 1
-        return self.text[:start] + (" " if entry.is_block or end <= start else "") + new + self.text[end:]
-
-    def _insert(self, mapping: yaml.MappingNode, leaf: str, value: Plain) -> str:
-        dotted = any("." in str(key.value) for key, _ in mapping.value)
-        if mapping.flow_style:
-            written = f"{leaf}: {flow(value)}" if dotted else _nested_flow(leaf, value)
-            at = self._end(_entry(mapping, -1)) if mapping.value else mapping.start_mark.index + 1
-            return self.text[:at] + (", " if mapping.value else "") + written + self.text[at:]
-        lines = [f"{leaf}: {flow(value)}"] if dotted else _nested_block(leaf, value)
-        lead = self.newline + " " * mapping.value[0][0].start_mark.column
-        at = self._line_end(_entry(mapping, -1))
-        if self.text[at - 1 : at] == "\r":
-            at -= 1
-        return self.text[:at] + "".join(lead + line for line in lines) + self.text[at:]
-
-    def _line_end(self, entry: _Entry) -> int:
-        """Return the position of the line break after an entry, with the comment on its last line."""
-        start = entry.key.end_mark.index if entry.is_alias else self._end(entry)
-        at = self.text.find("\n", start)
-        return len(self.text) if at < 0 else at
-
-    def _end(self, entry: _Entry) -> int:
-        """Return the position after a value, without the white space and comments that follow it."""
-        if entry.is_alias:
-            raise InputError("the YAML has an alias where a change is needed")
-        if not entry.is_block:
-            start, end = entry.value.start_mark.index, entry.value.end_mark.index
-            return start + len(self.text[start:end].rstrip())
-        if isinstance(entry.value, yaml.MappingNode):
-            return self._end(_entry(entry.value, -1))
-        return self._end(_Entry(entry.value, entry.value.value[-1], entry.mapping))
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A key and its value in a mapping."""
-
-    key: yaml.Node
-    value: yaml.Node
-    mapping: yaml.MappingNode
-
-    @property
-    def is_alias(self) -> bool:
-        # An alias is the node of its anchor, which stands before the key.
-        return bool(self.value.start_mark.index < self.key.start_mark.index)
-
-    @property
-    def is_block(self) -> bool:
-        return isinstance(self.value, yaml.CollectionNode) and not self.value.flow_style
-
-
-def _entry(mapping: yaml.MappingNode, at: int) -> _Entry:
-    key, value = mapping.value[at]
-    return _Entry(key, value, mapping)
-
-
-def _nested_flow(leaf: str, value: Plain) -> str:
-    head, _, rest = leaf.partition(".")
-    return f"{head}: {{{_nested_flow(rest, value)}}}" if rest else f"{head}: {flow(value)}"
-
-
-def _nested_block(leaf: str, value: Plain) -> list[str]:
-    head, _, rest = leaf.partition(".")
-    if not rest:
-        return [f"{head}: {flow(value)}"]
-    return [f"{head}:", *("  " + line for line in _nested_block(rest, value))]
-
-
-def edit_yaml(text: str, sets: Mapping[str, Plain], removes: Sequence[str], name: str = "<text>") -> str:
-    """Return YAML text with fields set and removed; comments, order and style of everything else stay.
-
+    beside: for a field that is new, the field behind which it is to stand; without it, it comes last in its section.
     Where the text cannot be edited in place (a change inside an alias), the whole document is written anew.
     """
     before = to_plain(parse_tree(text, name))
     assert isinstance(before, dict)
-    wanted = edit_mapping(before, sets, removes)
+    renames = renames or {}
+    wanted = edit_mapping(rename_fields(before, renames), sets, removes)
     ways: tuple[Callable[[], str], ...] = (
-        lambda: _edit_in_place(text, sets, removes),
-        lambda: "\n".join([*_block(wanted), ""]),
+        lambda: _edit_in_place(text, sets, removes, renames, beside or {}),
+        lambda: "\n".join([*block_lines(wanted), ""]),
     )
     for write in ways:
         try:
@@ -357,48 +256,39 @@ def edit_yaml(text: str, sets: Mapping[str, Plain], removes: Sequence[str], name
     raise InputError(f"{name} cannot be written as YAML with these changes")
 
 
-def _block(data: Mapping[str, Any]) -> list[str]:
-    lines: list[str] = []
-    for key, value in data.items():
-        if isinstance(value, dict) and value:
-            lines += [f"{flow(key)}:", *("  " + line for line in _block(value))]
-        else:
-            lines.append(f"{flow(key)}: {flow(value)}")
-    return lines or ["{}"]
-
-
 def _same(one: object, other: object) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _edit_in_place(text: str, sets: Mapping[str, Plain], removes: Sequence[str]) -> str:
+def _edit_in_place(
+    text: str,
+    sets: Mapping[str, Plain],
+    removes: Sequence[str],
+    renames: Mapping[str, str],
+    beside: Mapping[str, str],
+) -> str:
     # One change at a time: positions of a later change may lie inside what an earlier one wrote.
+    for old, new in renames.items():
+        text = _rename_in_place(text, old, new)
     for path, value in sets.items():
-        text = _editor(text).set(path, value)
-    for path in _outermost(_editor(text), _not_set(removes, sets)):
-        text = _editor(text).remove(path)
+        text = yaml_editor(text).set(path, value, beside.get(path))
+    for path in outermost(yaml_editor(text), _not_set(removes, sets)):
+        text = yaml_editor(text).remove(path)
     return text
 
 
-def _editor(text: str) -> _YamlEditor:
-    root = yaml.compose(text, yaml.CSafeLoader)
-    if not isinstance(root, yaml.MappingNode) or not root.value:
-        raise InputError("the YAML has no mapping to change")
-    return _YamlEditor(text, root)
-
-
-def _outermost(editor: _YamlEditor, removes: Sequence[str]) -> list[str]:
-    """Replace the removed leaves of a mapping that loses all of them by the mapping itself."""
-    found: dict[str, None] = {}
-    for path in removes:
-        whole, parent = path, path.rpartition(".")[0]
-        while parent in editor.entries:
-            kept = editor.leaves(parent) - set(removes)
-            if kept - ({f"{parent}._target_"} if "." in parent else set()):
-                break
-            whole, parent = parent, parent.rpartition(".")[0]
-        found[whole] = None
-    return list(found)
+def _rename_in_place(text: str, old: str, new: str) -> str:
+    editor = yaml_editor(text)
+    if old not in editor.entries:
+        return text
+    if new in editor.entries:
+        return _rename_in_place(editor.remove(new), old, new)
+    if editor.can_rename(old, new):
+        return editor.rename(old, new)
+    moved = editor.line_value(old)
+    for path in outermost(editor, [old]):
+        text = yaml_editor(text).remove(path)
+    return yaml_editor(text).insert_text(new, moved)
 
 
 def edit_python(source: Source, sets: Mapping[str, Plain], removes: Sequence[str]) -> str:

@@ -202,7 +202,7 @@ def build_config(
     if world_size is not None:
         _check_world_size(world_size)
     name = recipe or next((source.recipe for source in sources if source.recipe), None)
-    choice = choose(bridge, _evidence(sources, name))
+    choice = choose(bridge, evidence_of(sources, name))
     found = recipes.find_recipe(name, choice.release) if name else None
     config = resolve(
         sources,
@@ -254,7 +254,8 @@ def report_on(config: Config, rules: RuleSet, name: str) -> ValidationReport:
     )
 
 
-def _evidence(sources: Sequence[Source], recipe: str | None) -> Evidence:
+def evidence_of(sources: Sequence[Source], recipe: str | None) -> Evidence:
+    """Return what sources tell about the release that they are written for."""
     names, dataset_type = evidence_names(sources)
     hints = [hint for source in sources for hint in source.bridge_hints]
     if recipe is not None:
