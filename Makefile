@@ -26,9 +26,11 @@ lint: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+	$(BIN)/python scripts/package_clients.py
 
 docs-check: $(READY)
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python scripts/package_clients.py --check
 
 bench: $(READY)
 	$(BIN)/python bench/run.py
