@@ -18,17 +18,23 @@ IMBALANCE: Final = 1.2
 class Saved:
     """Bytes per token of a rank (tokens of the row / CP).
 
-    stored: kept from forward to backward. input: what full recompute keeps instead, the layer's input. working: what
-    the layer needs on top while its backward runs: gradients of its activations and gathered inputs.
+    input: the layer's input, all that full recompute keeps. whole: kept from forward to backward without recompute.
+    stored: kept with the run's selective recompute. gradients: the most that the backward pass of a block needs on top.
     """
 
-    stored: float
     input: float
-    working: float
+    whole: float
+    stored: float
+    gradients: float
 
     def __add__(self, other: Saved) -> Saved:
-        """Return one block after the other: stored adds up, the first input and the larger working set remain."""
-        return Saved(self.stored + other.stored, self.input, max(self.working, other.working))
+        """Return one block after the other: the first input and the larger gradients remain."""
+        return Saved(
+            self.input,
+            self.whole + other.whole,
+            self.stored + other.stored,
+            max(self.gradients, other.gradients),
+        )
 
 
 def layer_activations(shape: ModelShape, layout: Layout, run: Run, layer: str) -> Saved:
@@ -40,14 +46,13 @@ def layer_activations(shape: ModelShape, layout: Layout, run: Run, layer: str) -
     return total
 
 
+def _linear_input(run: Run) -> int:
+    """Return bytes per element of a linear layer's input: FP8 and FP4 recipes keep the quantised copy."""
+    return 2 if run.precision == "bf16" else 1
+
+
 def _selected(run: Run, module: str) -> bool:
     return run.recompute == "selective" and module in run.recompute_modules
-
-
-def _entry(shape: ModelShape, layout: Layout, run: Run) -> tuple[float, float]:
-    """Return the residual and the norm's output in bytes; sequence parallelism splits both over TP."""
-    width = 2 * shape.hidden / (layout.tp if layout.sp else 1)
-    return width, 0 if _selected(run, "layernorm") else width
 
 
 def _gathered(shape: ModelShape, layout: Layout) -> float:
@@ -55,74 +60,81 @@ def _gathered(shape: ModelShape, layout: Layout) -> float:
     return 2 * 2 * shape.hidden if layout.tp > 1 else 2 * shape.hidden
 
 
+def _block(shape: ModelShape, layout: Layout, run: Run, inner: float, kept: float, gradients: float) -> Saved:
+    """Return a block with its residual and norm in front: inner is what it leaves whole, kept with recompute."""
+    residual = 2 * shape.hidden / (layout.tp if layout.sp else 1)
+    normed = residual * _linear_input(run) / 2
+    stored = kept + (0 if _selected(run, "layernorm") else normed)
+    return Saved(residual, residual + normed + inner, residual + stored, _gathered(shape, layout) + gradients)
+
+
 def _attention(shape: ModelShape, layout: Layout, run: Run) -> Saved:
-    residual, normed = _entry(shape, layout, run)
+    softmax = 4 * shape.heads / layout.tp
     if shape.mla:
         inner, kept = _latent(shape, layout, run)
-    else:
-        queries, keys = shape.heads * shape.head_dim, shape.groups * shape.head_dim
-        norms = queries + keys if shape.qk_norm else 0
-        gates = 2 * queries if shape.output_gate else 0
-        inner = kept = 2 * (2 * queries + 2 * keys + norms + gates) / layout.tp
-    softmax = 4 * shape.heads / layout.tp
-    working = _gathered(shape, layout) + inner
-    return Saved(residual + normed + kept + softmax, residual, working)
+        # The scores of every key of the row for each query, and their gradient, in FP32.
+        scores = 8 * run.tokens_per_row if shape.sparse_attention else 0
+        return _block(shape, layout, run, inner + softmax, kept + softmax, inner + scores)
+    queries, keys = shape.heads * shape.head_dim, shape.groups * shape.head_dim
+    norms = queries + keys if shape.qk_norm else 0
+    gates = 2 * queries if shape.output_gate else 0
+    inner = 2 * (2 * queries + 2 * keys + norms + gates) / layout.tp
+    return _block(shape, layout, run, inner + softmax, inner + softmax, inner)
 
 
 def _latent(shape: ModelShape, layout: Layout, run: Run) -> tuple[float, float]:
-    """Return bytes of MLA's queries, keys, values and output, whole and as kept; the latents are on every TP rank."""
-    up = shape.heads * (2 * (shape.qk_nope + shape.qk_rope) + shape.v_head)
-    out = shape.heads * shape.v_head
-    latents = 2 * 2 * (shape.q_rank + shape.kv_rank + shape.qk_rope)
+    """Return bytes of MLA's queries, keys, values and output, whole and as kept; the latents are on every TP rank.
+
+    Sparse attention works on the latents themselves (absorbed MLA), so that keys and values are never projected up.
+    """
+    query, out = shape.qk_nope + shape.qk_rope, shape.v_head
+    latent = shape.kv_rank + shape.qk_rope
+    per_head = query + latent + shape.kv_rank if shape.sparse_attention else 2 * query + shape.v_head
+    latents = 2 * 2 * (shape.q_rank + latent)
     index = 2 * (shape.index_heads + 1) * shape.index_dim + 4 * shape.index_topk
-    whole = 2 * (up + out) / layout.tp + latents + index
-    kept = 2 * out / layout.tp + latents + index if _selected(run, "mla_up_proj") else whole
+    whole = 2 * shape.heads * (per_head + out) / layout.tp + latents + index
+    kept = 2 * shape.heads * out / layout.tp + latents + index if _selected(run, "mla_up_proj") else whole
     return whole, kept
 
 
 def _dense(shape: ModelShape, layout: Layout, run: Run) -> Saved:
-    residual, normed = _entry(shape, layout, run)
-    inner = 2 * (3 if shape.gated else 2) * shape.ffn / layout.tp
-    kept = 0 if _selected(run, "mlp") else inner
-    return Saved(residual + normed + kept, residual, _gathered(shape, layout) + inner)
+    first = 2 * (2 if shape.gated else 1) * shape.ffn / layout.tp
+    inner = first + _linear_input(run) * shape.ffn / layout.tp
+    return _block(shape, layout, run, inner, 0 if _selected(run, "mlp") else inner, first)
 
 
 def _experts(shape: ModelShape, layout: Layout, run: Run) -> Saved:
-    residual, normed = _entry(shape, layout, run)
     own = layout.tp if layout.sp else 1
     width = shape.latent or shape.hidden
-    share = shape.topk * IMBALANCE * layout.etp / own if layout.ep > 1 else shape.topk * layout.etp / own
-    activated = 2 * shape.moe_ffn / layout.etp
-    before = (2 if shape.gated else 1) * activated
-    dispatched = 2 * width
-    inner = share * (dispatched + before + activated)
-    kept = inner - (share * activated if _selected(run, "moe_act") else 0)
-    shared = 2 * (3 if shape.gated else 2) * shape.shared_ffn / layout.tp
-    router = 8 * shape.experts / own
-    latent = 2 * 2 * shape.latent / own
-    total = 0 if _selected(run, "moe") else kept + router + latent
-    total += 0 if _selected(run, "moe") or _selected(run, "shared_experts") else shared
-    # Tokens travel out and back: a send and a receive buffer beside the experts' own input.
-    working = inner + shared + 2 * share * dispatched + _gathered(shape, layout)
-    return Saved(residual + normed + total, residual, working)
+    share = shape.topk * layout.etp / own * (IMBALANCE if layout.ep > 1 else 1)
+    activated = share * _linear_input(run) * shape.moe_ffn / layout.etp
+    first = share * 2 * (2 if shape.gated else 1) * shape.moe_ffn / layout.etp
+    dispatched = share * _linear_input(run) * width
+    shared = (2 * (2 if shape.gated else 1) + _linear_input(run)) * shape.shared_ffn / layout.tp
+    router = (8 * shape.experts + 2 * 2 * shape.latent) / own
+    inner = dispatched + first + activated + shared + router
+    kept = 0.0 if _selected(run, "moe") else inner
+    if kept:
+        kept -= activated if _selected(run, "moe_act") else 0
+        kept -= shared if _selected(run, "shared_experts") else 0
+    # Tokens travel back: a send and a receive buffer beside the gradient of the experts' first layer.
+    return _block(shape, layout, run, inner, kept, first + 2 * share * 2 * width)
 
 
 def _mamba(shape: ModelShape, layout: Layout, run: Run) -> Saved:
-    residual, normed = _entry(shape, layout, run)
     inner = shape.mamba_heads * shape.mamba_head_dim
     states = 2 * shape.mamba_groups * shape.mamba_state
     # Projected input (z, x, B, C, dt), the convolution's output, the scan's output and the gated norm's.
     kept = 2 * (2 * inner + states + shape.mamba_heads + inner + states + 2 * inner) / layout.tp
-    return Saved(residual + normed + kept, residual, _gathered(shape, layout) + 2 * kept)
+    return _block(shape, layout, run, kept, kept, kept)
 
 
 def _linear(shape: ModelShape, layout: Layout, run: Run) -> Saved:
-    residual, normed = _entry(shape, layout, run)
     keys = shape.linear_key_heads * shape.linear_key_dim
     values = shape.linear_value_heads * shape.linear_value_dim
     # Projections (q, k, v, z), the convolution's output, q and k for every value head, the output and its norm.
     kept = 2 * (2 * keys + 2 * values + 2 * keys + values + 2 * values + 2 * values) / layout.tp
-    return Saved(residual + normed + kept, residual, _gathered(shape, layout) + 2 * kept)
+    return _block(shape, layout, run, kept, kept, kept)
 
 
 _BLOCKS: Final[dict[str, Callable[[ModelShape, Layout, Run], Saved]]] = {
@@ -144,18 +156,18 @@ def stored_and_working(shape: ModelShape, layout: Layout, run: Run, layers: Sequ
         return 0.0, 0.0
     each = {layer: layer_activations(shape, layout, run, layer) for layer in set(layers)}
     saved = [each[layer] for layer in layers]
-    working = max(layer.working for layer in saved)
     if run.recompute != "full":
+        working = max(layer.whole - layer.stored + layer.gradients for layer in saved)
         kept = saved[min(run.offload_layers, len(saved)) :]
         return sum(layer.stored for layer in kept), working
-    largest = max(layer.stored for layer in saved)
     count = max(1, run.recompute_num_layers)
     if run.recompute_method == "block":
         # mcore counts the recomputed layers in every virtual chunk of a stage.
         count = min(len(saved), count * (layout.vpp or 1))
-        return (
-            sum(layer.input for layer in saved[:count]) + sum(layer.stored for layer in saved[count:]),
-            working + largest,
-        )
+        kept_whole = sum(layer.whole for layer in saved[count:])
+        working = max(layer.whole + layer.gradients for layer in saved)
+        return sum(layer.input for layer in saved[:count]) + kept_whole, working
+    count = min(count, len(saved))
     groups = ceil(len(saved) / count)
-    return groups * saved[0].input, working + min(count, len(saved)) * largest
+    working = count * max(layer.whole for layer in saved) + max(layer.gradients for layer in saved)
+    return groups * saved[0].input, working

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import ceil
 from itertools import product
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ def _levels(fixed: Mapping[str, Any]) -> tuple[str | None, ...]:
 def _layouts(shape: ModelShape, *, gpus: int, gpu: str, run: Run, fixed: Mapping[str, Any]) -> Iterator[Layout]:
     tps = _sizes(fixed, "tp", (size for size in _powers(min(_MOST_TP, gpus))))
     cps = _sizes(fixed, "cp", (size for size in _powers(min(_MOST_CP, gpus)) if _long_enough(run, size)))
-    pps = _sizes(fixed, "pp", (size for size in range(1, gpus + 1) if gpus % size == 0 and shape.layers % size == 0))
+    pps = _sizes(fixed, "pp", (size for size in range(1, min(gpus, shape.layers) + 1) if gpus % size == 0))
     eps = _sizes(fixed, "ep", (size for size in range(1, gpus + 1) if shape.experts % size == 0 and gpus % size == 0))
     eps = eps if shape.experts or "ep" in fixed else (1,)
     for tp, cp, pp, ep in product(tps, cps, pps, eps):
@@ -66,7 +67,19 @@ def _layouts(shape: ModelShape, *, gpus: int, gpu: str, run: Run, fixed: Mapping
                 sp=bool(fixed.get("sp", tp > 1)),
                 cp_comm_type=comm,
                 hierarchical_sizes=sizes,
+                last_stage_layers=_last_stage(shape, pp, fixed),
             )
+
+
+def _last_stage(shape: ModelShape, pp: int, fixed: Mapping[str, Any]) -> int | None:
+    """Return the layers of a shorter last stage, which has the output layer too; None where stages are alike.
+
+    Hybrid models are cut by their pattern, evenly only.
+    """
+    if shape.layers % pp == 0 or shape.hybrid or fixed.get("vpp") not in (None, 1):
+        return None
+    last = shape.layers - (pp - 1) * ceil(shape.layers / pp)
+    return last if last > 0 else None
 
 
 def _comms(

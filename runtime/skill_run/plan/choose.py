@@ -9,6 +9,7 @@ from typing import Any, Final
 from skill_run.errors import InputError
 from skill_run.plan.admitted import release_problems
 from skill_run.plan.candidates import candidates_for
+from skill_run.plan.config_fields import layout_fields, recompute_fields
 from skill_run.plan.cost import relative_cost
 from skill_run.plan.layout import Layout, Run, problems
 from skill_run.plan.memory import GIB, MemoryEstimate, estimate_memory
@@ -33,9 +34,15 @@ class Choice:
     estimate: MemoryEstimate
     reasons: tuple[Reason, ...]
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the config fields to set, by canonical name; null where the choice is to leave a feature off."""
+        return {**layout_fields(self.layout), **recompute_fields(self.run)}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the choice as JSON-ready data."""
         return {
+            "fields": self.fields,
             "layout": self.layout.to_dict(),
             "run": self.run.to_dict(),
             "memory": self.estimate.to_dict(),

@@ -18,6 +18,7 @@ class Layout:
 
     vpp: virtual pipeline chunks per stage, None without interleaving. etp: tensor parallel size inside experts; 1 is
     Bridge's own default since 0.6 when EP > 1, earlier it was TP. hierarchical_sizes: CP's two factors for a2a+p2p.
+    last_stage_layers: layers of the last stage (num_layers_in_last_pipeline_stage) where the stages are not alike.
     """
 
     tp: int = 1
@@ -29,6 +30,7 @@ class Layout:
     sp: bool = False
     cp_comm_type: str | None = None
     hierarchical_sizes: tuple[int, ...] | None = None
+    last_stage_layers: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -60,6 +62,7 @@ class Layout:
             "sp": self.sp,
             "cp_comm_type": self.cp_comm_type,
             "hierarchical_sizes": list(self.hierarchical_sizes) if self.hierarchical_sizes else None,
+            "last_stage_layers": self.last_stage_layers,
         }
 
     def __str__(self) -> str:
@@ -79,8 +82,10 @@ class Run:
     packing. peft: None for full finetuning, else lora, dora or canonical_lora with `peft_dim` and `peft_targets`.
     recompute: None, selective (with `recompute_modules`) or full (with `recompute_method` and
     `recompute_num_layers`). offload_layers: layers per stage whose activations wait in the host's memory.
-    precision: bf16, fp8 or fp4 for the matrix products; weights are kept in bf16 all the same unless fp8_params.
-    grad_bytes, main_bytes, moment_bytes: bytes per parameter of gradients, master weights and each Adam moment.
+    mtp_layers: multi-token prediction layers, None for as many as the model's config.json has. frozen: the language
+    model is not trained (a projector is). precision: bf16, fp8 or fp4 for the matrix products; weights are kept in bf16
+    all the same unless fp8_params. grad_bytes, main_bytes, moment_bytes: bytes per parameter of gradients, master
+    weights and each Adam moment. optimizer_offload: the share of the optimizer's state in the host's memory.
     """
 
     tokens_per_row: int
@@ -96,6 +101,8 @@ class Run:
     recompute_num_layers: int = 1
     recompute_modules: tuple[str, ...] = ("core_attn",)
     offload_layers: int = 0
+    mtp_layers: int | None = None
+    frozen: bool = False
     optimizer: str = "adam"
     distributed_optimizer: bool = True
     optimizer_offload: float = 0.0
@@ -147,12 +154,19 @@ def _model_problems(shape: ModelShape, layout: Layout) -> list[str]:
         found.append(f"EP = {layout.ep} needs a model with experts")
     if shape.experts and shape.experts % layout.ep:
         found.append(f"{shape.experts} experts cannot be divided by EP = {layout.ep}")
+    return found + _stage_problems(shape, layout)
+
+
+def _stage_problems(shape: ModelShape, layout: Layout) -> list[str]:
     chunks = layout.pp * (layout.vpp or 1)
-    if shape.layers % chunks:
-        found.append(f"{shape.layers} layers cannot be divided by PP x VPP = {chunks}")
     if layout.vpp is not None and layout.vpp > 1 and layout.pp == 1:
-        found.append("virtual pipeline stages need PP > 1")
-    return found
+        return ["virtual pipeline stages need PP > 1"]
+    last = layout.last_stage_layers
+    if last is None:
+        return [f"{shape.layers} layers cannot be divided by PP x VPP = {chunks}"] if shape.layers % chunks else []
+    if layout.pp == 1 or last < 1 or last >= shape.layers or (shape.layers - last) % (layout.pp - 1):
+        return [f"{shape.layers} layers cannot be spread over PP = {layout.pp} with {last} in the last stage"]
+    return [] if layout.vpp in (None, 1) else ["a shorter last stage and virtual stages are not planned together"]
 
 
 def _state_problems(shape: ModelShape, layout: Layout) -> list[str]:

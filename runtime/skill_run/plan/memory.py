@@ -14,6 +14,9 @@ from skill_run.plan.shape import ModelShape
 from skill_run.plan.states import Stage, held_parameters, padded_vocab, stages_of, state_bytes
 
 GIB: Final = 2**30
+# FP32 logits, with their softmax in place, for each head; and one BF16 gradient at a time.
+LOGIT_BYTES: Final = 4
+LOGIT_GRADIENT_BYTES: Final = 2
 # CUDA context, NCCL communicators, cuBLAS and attention workspaces.
 FIXED_RESERVE: Final = 2.5 * GIB
 # Share of the allocated memory that the allocator loses in holes.
@@ -24,13 +27,13 @@ FORMULA: Final[tuple[tuple[str, str], ...]] = (
     ("gradients", "trained parameters x 4 bytes"),
     ("optimizer", "trained parameters x 12 bytes / (DP x CP), experts' / the ranks that hold the same experts"),
     ("activations", "bytes per token and layer x tokens / CP x layers of the stage x micro batches in flight"),
-    ("working", "gradients, gathered inputs and recomputed activations of the layer that runs"),
-    ("logits", "vocabulary / TP x tokens / CP x 6 bytes (last stage, one micro batch)"),
+    ("logits", "vocabulary / TP x tokens / CP x (4 bytes for each head + 2), last stage, one micro batch"),
+    ("working", "gradients, gathered inputs and recomputed activations of one layer, beyond the logits' room"),
     ("cp_buffers", "key-value blocks in flight: two (p2p), the whole row's (all_gather), exchanged heads (a2a)"),
     ("reserve", "2.5 GiB for CUDA, NCCL and workspaces, and 4 % of the rest for holes in the allocator's blocks"),
 )
 LIMITS: Final[tuple[str, ...]] = (
-    "Not counted: Megatron-FSDP, multi-token prediction layers, CUDA graph pools, recurrent states of Mamba and "
+    "Not counted: Megatron-FSDP, CUDA graph pools, recurrent states of Mamba and "
     "linear attention, activations of vision and audio encoders.",
     "Experts are taken to be uneven by 1.2 with EP > 1; an untrained router can be worse.",
     "Flash or fused attention is assumed; unfused attention needs tokens squared.",
@@ -105,7 +108,7 @@ def estimate_memory(shape: ModelShape, layout: Layout, run: Run, *, world_size: 
     budget = gpu_memory(gpu)
     estimates = [
         _of_stage(shape, layout, run, stage, world_size=world_size, budget=budget, gpu=gpu)
-        for stage in stages_of(shape, layout)
+        for stage in stages_of(shape, layout, run)
     ]
     return max(estimates, key=lambda estimate: estimate.total)
 
@@ -116,17 +119,19 @@ def _of_stage(
     states = state_bytes(held_parameters(shape, layout, run, stage), layout, run, world_size=world_size)
     tokens = run.tokens_per_row * run.micro_batch_size / layout.cp
     in_flight = micro_batches_in_flight(layout, run, stage, world_size=world_size)
-    per_token, working = stored_and_working(shape, layout, run, stage.blocks)
-    logits = 6 * padded_vocab(shape, layout) / layout.tp * tokens if stage.last else 0.0
+    per_token, working = stored_and_working(shape, layout, run, stage.passes)
+    logits = _logits(shape, layout, stage) * tokens
+    # By the time the layers' backward pass runs the logits are gone.
+    working = max(0.0, working * tokens - logits)
     buffers = _cp_buffers(shape, layout, run)
     activations = per_token * tokens * in_flight
-    held = states.weights + states.gradients + states.optimizer + activations + working * tokens + logits + buffers
+    held = states.weights + states.gradients + states.optimizer + activations + working + logits + buffers
     return MemoryEstimate(
         weights=states.weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
         activations=activations,
-        working=working * tokens,
+        working=working,
         logits=logits,
         cp_buffers=buffers,
         reserve=FIXED_RESERVE + FRAGMENTATION * held,
@@ -152,11 +157,21 @@ def micro_batches_in_flight(layout: Layout, run: Run, stage: Stage, *, world_siz
     return max(1.0, min(chunks / layout.vpp, batches))
 
 
+def _logits(shape: ModelShape, layout: Layout, stage: Stage) -> float:
+    """Return bytes per token; every multi-token prediction layer has logits of its own."""
+    if not stage.last:
+        return 0.0
+    return (LOGIT_BYTES * (1 + stage.heads) + LOGIT_GRADIENT_BYTES) * padded_vocab(shape, layout) / layout.tp
+
+
 def _cp_buffers(shape: ModelShape, layout: Layout, run: Run) -> float:
     """Return bytes that context parallelism holds beside the activations, in the backward pass, where it is most."""
     if layout.cp == 1 or not shape.has_attention:
         return 0.0
     tokens = run.tokens_per_row * run.micro_batch_size
+    if shape.sparse_attention:
+        # The latents and the indexer's keys of the whole row, and their gradients.
+        return 2 * 2 * (shape.kv_rank + shape.qk_rope + shape.index_dim) * tokens
     key_width, value_width = (shape.qk_nope + shape.qk_rope, shape.v_head) if shape.mla else (shape.head_dim,) * 2
     groups = shape.heads if shape.mla else shape.groups
     keys = 2 * groups * (key_width + value_width) / layout.tp

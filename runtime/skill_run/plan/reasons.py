@@ -73,8 +73,10 @@ class Reasons:
         if pp == 1:
             return "The weights fit without pipeline stages, which would idle at the start and end of every step."
         fewer = max(size for size in range(1, pp) if pp % size == 0)
-        less = self._with(replace(self.layout, pp=fewer))
-        return f"{self.shape.layers} layers in {pp} stages; PP {fewer} would need {less}."
+        less = self._with(replace(self.layout, pp=fewer, vpp=None, last_stage_layers=None))
+        last = self.layout.last_stage_layers
+        shorter = f", {last} of them in the last, which has the output layer too" if last else ""
+        return f"{self.shape.layers} layers in {pp} stages{shorter}; PP {fewer} would need {less}."
 
     def _context(self) -> str:
         cp, tokens = self.layout.cp, self.run.tokens_per_row

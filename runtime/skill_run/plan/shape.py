@@ -113,6 +113,12 @@ class ModelShape:
         return self.vision > 0 and self.model_type.startswith("gemma3")
 
     @property
+    def mtp_blocks(self) -> tuple[str, ...]:
+        """Return the layers that one multi-token prediction layer adds: one attention and the last feed-forward."""
+        ffn = next((block for layer in reversed(self.blocks) for block in layer[::-1] if block in "E-"), "-")
+        return (f"*{ffn}",)
+
+    @property
     def parameters(self) -> Parameters:
         """Return the number of parameters by part."""
         return count_parameters(self)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+from skill_run.plan.adapters import adapter_parameters
 from skill_run.plan.layout import Layout, Run
 from skill_run.plan.parameters import VOCAB_MULTIPLE, block_parameters, indexer_parameters
 from skill_run.plan.shape import ModelShape
@@ -18,12 +18,17 @@ _WHOLE: Final = frozenset({"norms", "router"})
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The layers of one pipeline stage; first holds the embedding, last the output layer."""
+    """One pipeline stage: the first holds the embedding, the last the output layer and multi-token prediction (MTP).
+
+    blocks: the layers whose weights it holds. passes: the layers that a micro batch goes through. heads: MTP heads.
+    """
 
     index: int
     blocks: tuple[str, ...]
     first: bool
     last: bool
+    passes: tuple[str, ...]
+    heads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +50,38 @@ class States:
     optimizer: float
 
 
-def stages_of(shape: ModelShape, layout: Layout) -> tuple[Stage, ...]:
-    """Return the pipeline stages; layers that do not divide evenly lie in the first ones."""
-    count = layout.pp
-    small, more = divmod(shape.layers, count)
+def stages_of(shape: ModelShape, layout: Layout, run: Run) -> tuple[Stage, ...]:
+    """Return the pipeline stages; layers that do not divide evenly lie in the first ones.
+
+    A multi-token prediction layer is one more layer in the last stage. With more predictions than the model has such
+    layers their weights are used again (mtp_use_repeated_layer).
+    """
+    heads = shape.mtp_layers if run.mtp_layers is None else run.mtp_layers
+    held = min(heads, shape.mtp_layers or heads)
     found, start = [], 0
-    for index in range(count):
-        end = start + small + (1 if index < more else 0)
-        found.append(Stage(index, shape.blocks[start:end], index == 0, index == count - 1))
+    for index, count in enumerate(_layers_of_stages(shape, layout)):
+        end = start + count
+        blocks, last = shape.blocks[start:end], index == layout.pp - 1
+        found.append(
+            Stage(
+                index,
+                blocks + shape.mtp_blocks * (held if last else 0),
+                index == 0,
+                last,
+                blocks + shape.mtp_blocks * (heads if last else 0),
+                heads if last else 0,
+            )
+        )
         start = end
     return tuple(found)
+
+
+def _layers_of_stages(shape: ModelShape, layout: Layout) -> list[int]:
+    if layout.last_stage_layers is not None and layout.pp > 1:
+        each = (shape.layers - layout.last_stage_layers) // (layout.pp - 1)
+        return [*([each] * (layout.pp - 1)), layout.last_stage_layers]
+    small, more = divmod(shape.layers, layout.pp)
+    return [small + (1 if index < more else 0) for index in range(layout.pp)]
 
 
 def padded_vocab(shape: ModelShape, layout: Layout) -> int:
@@ -78,53 +105,15 @@ def held_parameters(shape: ModelShape, layout: Layout, run: Run, stage: Stage) -
     table = padded_vocab(shape, layout) * shape.hidden / layout.tp
     if stage.first:
         dense += table + shape.vision / layout.tp
+    elif stage.heads:
+        dense += table
     if stage.last:
         dense += shape.hidden + (0 if shape.tied and stage.first else table)
+        dense += min(stage.heads, shape.mtp_layers or stage.heads) * 2 * shape.hidden * shape.hidden / layout.tp
     if run.peft is None:
         return Held(dense, experts)
-    adapters, expert_adapters = _adapters(shape, layout, run, stage.blocks)
+    adapters, expert_adapters = adapter_parameters(shape, layout, run, stage.blocks)
     return Held(dense, experts, adapters, expert_adapters)
-
-
-def _adapters(shape: ModelShape, layout: Layout, run: Run, blocks: Sequence[str]) -> tuple[float, float]:
-    """Return adapter elements on one GPU; the rank's side of each pair is split over TP where the linear layer is."""
-    dense = experts = 0.0
-    for layer in blocks:
-        for block in layer:
-            for target, (width_in, width_out, column) in _linears(shape, block).items():
-                if target not in run.peft_targets:
-                    continue
-                split = layout.etp if block == "E" else layout.tp
-                inside, outside = (width_in, width_out / split) if column else (width_in / split, width_out)
-                size = run.peft_dim * (inside / (layout.tp if column else 1) + outside)
-                size += outside if run.peft == "dora" else 0
-                if block == "E":
-                    experts += size
-                else:
-                    dense += size
-    return dense, experts
-
-
-def _linears(shape: ModelShape, block: str) -> dict[str, tuple[int, int, bool]]:
-    """Return the linear layers of a block in Bridge's names: width in, width out, whether the output is split."""
-    gate = 2 if shape.gated else 1
-    if block == "*":
-        inner = shape.heads * (shape.v_head if shape.mla else shape.head_dim)
-        queries = shape.heads * shape.head_dim + 2 * shape.groups * shape.head_dim
-        proj = {"linear_proj": (inner, shape.hidden, False)}
-        return proj if shape.mla else {"linear_qkv": (shape.hidden, queries, True), **proj}
-    if block == "-":
-        return {
-            "linear_fc1": (shape.hidden, gate * shape.ffn, True),
-            "linear_fc2": (shape.ffn, shape.hidden, False),
-        }
-    if block == "E":
-        width = shape.latent or shape.hidden
-        return {
-            "linear_fc1": (width, gate * shape.moe_ffn, True),
-            "linear_fc2": (shape.moe_ffn, width, False),
-        }
-    return {}
 
 
 def state_bytes(held: Held, layout: Layout, run: Run, *, world_size: int) -> States:
@@ -135,6 +124,8 @@ def state_bytes(held: Held, layout: Layout, run: Run, *, world_size: int) -> Sta
     """
     kept = 1 if run.fp8_params else 2
     weights = kept * (held.dense + held.experts) + 2 * (held.adapters + held.expert_adapters)
+    if run.frozen:
+        return States(weights, 0.0, 0.0)
     full = run.peft is None
     dense, experts = (held.dense, held.experts) if full else (held.adapters, held.expert_adapters)
     per_element = (run.main_bytes + _MOMENTS.get(run.optimizer, 2) * run.moment_bytes) * (1 - run.optimizer_offload)
