@@ -19,7 +19,6 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SERVER: Final = {"command": "skill-run", "args": ["mcp"]}
 # Some clients give a server five seconds to start unless told otherwise; a cold disk may need more.
 START_MILLISECONDS: Final = 60_000
-AGENT_PLUGINS: Final = "https://agent-plugins.org/schemas/1.0.0"
 REGISTRY: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 REGISTRY_NAME: Final = "io.github.skill-run/skill-run"
 REGISTRY_LIMIT: Final = 100
@@ -37,14 +36,10 @@ def files() -> dict[str, str]:
         ".claude-plugin/plugin.json": plugin,
         ".claude-plugin/marketplace.json": _marketplace(common, {"source": "./"}),
         ".mcp.json": {"mcpServers": {card["name"]: SERVER}},
-        ".codex-plugin/plugin.json": {**plugin, "skills": "./skills/", "mcpServers": "./codex.mcp.json"},
-        "codex.mcp.json": {"mcpServers": {card["name"]: SERVER}},
+        # Codex starts the server of .mcp.json in the user's project; one that a manifest of its own names would start
+        # in the plugin's folder, from where the project cannot be read.
+        ".codex-plugin/plugin.json": {**plugin, "skills": "./skills/"},
         ".agents/plugins/marketplace.json": _marketplace(common, {"source": {"source": "local", "path": "./"}}),
-        "plugin.json": {"$schema": f"{AGENT_PLUGINS}/plugin.schema.json", **plugin},
-        "mcp.json": {
-            "$schema": f"{AGENT_PLUGINS}/mcp.schema.json",
-            "mcpServers": {card["name"]: {"type": "stdio", **SERVER}},
-        },
         "gemini-extension.json": {
             **common,
             "mcpServers": {card["name"]: {**SERVER, "timeout": START_MILLISECONDS}},

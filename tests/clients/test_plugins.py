@@ -2,82 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import pytest
-
-ROOT = Path(__file__).parents[2]
-SKILLS = sorted(path.parent.name for path in ROOT.glob("skills/*/SKILL.md"))
-NOT_SHIPPED = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "dist", "tests")
-SECONDS = 120
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def load_installer() -> Any:
-    path = Path(__file__).with_name("install_clients.py")
-    spec = importlib.util.spec_from_file_location("install_clients", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def commands() -> tuple[Path, Path]:
-    installer = load_installer()
-    try:
-        found: tuple[Path, Path] = installer.install()
-    except installer.CannotInstallError as error:
-        pytest.skip(f"the clients cannot be installed: {error}")
-    return found
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what is shipped, since some clients write beside what they read."""
-    return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("bundle") / "skill-run", ignore=NOT_SHIPPED))
-
-
-@pytest.fixture
-def run(commands: tuple[Path, Path], tmp_path: Path) -> Run:
-    """Return a function that runs a client's command in a new home and an empty project."""
-    home, project = tmp_path / "home", tmp_path / "project"
-    home.mkdir()
-    project.mkdir()
-    environment = {
-        "HOME": str(home),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(commands[1]), "/usr/bin", "/bin"]),
-        "DISABLE_TELEMETRY": "1",
-        "DO_NOT_TRACK": "1",
-        "DISABLE_AUTOUPDATER": "1",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "MCP_TIMEOUT": "60000",
-        "GEMINI_CLI_TRUST_WORKSPACE": "true",
-    }
-
-    def call(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(commands[0] / name), *arguments],
-            cwd=project,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-
-    return call
+ROOT = Path(__file__).parents[2]
+SKILLS = sorted(path.parent.name for path in ROOT.glob("skills/*/SKILL.md"))
 
 
 def test_claude_code_finds_nothing_wrong_with_the_plugin(run: Run, bundle: Path) -> None:
@@ -117,12 +49,12 @@ def test_gemini_installs_the_extension_and_connects_to_its_server(run: Run, bund
     assert "skill-run mcp (stdio) - Connected" in listed.stdout + listed.stderr
 
 
-def test_the_skills_installer_copies_every_skill_whole(run: Run, bundle: Path, tmp_path: Path) -> None:
+def test_the_skills_installer_copies_every_skill_whole(run: Run, bundle: Path, project: Path) -> None:
     done = run("skills", "add", str(bundle), "-a", "claude-code", "-a", "codex", "-y")
     assert done.returncode == 0, done.stdout + done.stderr
     for skill in SKILLS:
-        copied = tmp_path / "project" / ".agents" / "skills" / skill
+        copied = project / ".agents" / "skills" / skill
         there = {path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file()}
         folder = bundle / "skills" / skill
         assert there == {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-        assert (tmp_path / "project" / ".claude" / "skills" / skill / "SKILL.md").is_file()
+        assert (project / ".claude" / "skills" / skill / "SKILL.md").is_file()
