@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
-from skill_run.bridge.release import matches
+from skill_run.bridge.release import matches, newest_release
 from skill_run.plan.layout import Layout, Run
 from skill_run.plan.shape import ModelShape
-
-_NEWEST = "0.6.2"
+from skill_run.rules.derived import ACTIVATION_BYTES, FULL_RECOMPUTE_BYTES, LOGIT_BYTES
 
 
 def cp_comm_choices(
@@ -46,9 +46,17 @@ def _heads_split(shape: ModelShape, tp: int, by: int) -> bool:
     return all(heads % tp == 0 and heads // tp % by == 0 for heads in (shape.heads, shape.groups))
 
 
+def warned(shape: ModelShape, layout: Layout, run: Run, *, budget: int) -> bool:
+    """Tell whether a rule of thumb of ours warns of a layout: activation-memory-fits-gpu, logits-memory-fits-gpu."""
+    tokens = run.tokens_per_row * run.micro_batch_size / layout.cp
+    each = FULL_RECOMPUTE_BYTES if run.recompute == "full" else ACTIVATION_BYTES
+    activations = each * shape.hidden * tokens * ceil(shape.layers / layout.pp) / (layout.tp if layout.sp else 1)
+    return activations > budget or 4 * LOGIT_BYTES * tokens * shape.vocab / layout.tp > budget
+
+
 def release_problems(shape: ModelShape, layout: Layout, run: Run) -> tuple[str, ...]:
     """Return why the run's release (the newest when none is named) would not train a layout that divides evenly."""
-    bridge = run.bridge or _NEWEST
+    bridge = run.bridge or newest_release()
     found = []
     if layout.cp > 1:
         if shape.count("L") and matches("<0.5", bridge):

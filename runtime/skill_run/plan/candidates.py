@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import ceil
 from itertools import product
+from math import ceil
 from typing import Any, Final
 
 from skill_run.plan.admitted import cp_comm_choices, release_problems

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from skill_run.errors import InputError
-from skill_run.plan.admitted import release_problems
+from skill_run.plan.admitted import release_problems, warned
 from skill_run.plan.candidates import candidates_for
 from skill_run.plan.config_fields import layout_fields, recompute_fields
 from skill_run.plan.cost import relative_cost
 from skill_run.plan.layout import Layout, Run, problems
-from skill_run.plan.memory import GIB, MemoryEstimate, estimate_memory
+from skill_run.plan.memory import GIB, MemoryEstimate, estimate_memory, gpu_memory
 from skill_run.plan.reasons import Reason, Reasons
 from skill_run.plan.shape import ModelShape
 
 # A layout is taken when it leaves this share of the GPU free.
-MARGIN: Final = 0.05
+MARGIN: Final = 0.10
 FIXABLE: Final = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "cp_comm_type", "recompute")
 _LEVELS: Final = ("none", "selective", "full")
 _MOST_GPUS: Final = 16384
@@ -91,10 +91,16 @@ def _checked(decided: dict[str, Any]) -> _Fixed:
 def _search(
     shape: ModelShape, *, gpus: int, gpu: str, run: Run, fixed: _Fixed
 ) -> tuple[Layout, Run, MemoryEstimate] | str:
-    """Return the cheapest that fits with the margin, else the cheapest that fits at all, else why there is none."""
+    """Return the cheapest that fits with the margin, else the cheapest that fits at all, else why there is none.
+
+    Layouts that our own rules would warn of come last.
+    """
     ranked = sorted(
         candidates_for(shape, gpus=gpus, gpu=gpu, run=run, fixed=fixed),
-        key=lambda pair: relative_cost(shape, *pair, world_size=gpus, gpu=gpu),
+        key=lambda pair: (
+            warned(shape, *pair, budget=gpu_memory(gpu)),
+            relative_cost(shape, *pair, world_size=gpus, gpu=gpu),
+        ),
     )
     if not ranked:
         return _impossible(shape, gpus, run, fixed)

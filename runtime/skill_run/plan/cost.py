@@ -7,7 +7,7 @@ recompute.
 
 from __future__ import annotations
 
-from math import log2, sqrt
+from math import log2
 from typing import Final
 
 from skill_run.plan.layout import Layout, Run
@@ -21,7 +21,7 @@ _RING: Final = 0.04
 _EXCHANGE: Final = 0.03
 _EXPERTS: Final = 0.02
 _OUTSIDE: Final = 0.10
-_STAGE: Final = 0.02
+_STAGE: Final = 0.03
 # Below this many tokens per rank a ring no longer hides behind the attention: upstream's CP of about tokens / 4096.
 RING_TOKENS: Final = 4096
 _UNKNOWN_MICRO_BATCHES: Final = 16
@@ -32,7 +32,7 @@ def relative_cost(shape: ModelShape, layout: Layout, run: Run, *, world_size: in
     """Return time per token relative to data parallelism alone, 1.0 at best."""
     domain = nvlink_domain(gpu)
     cost = 1.0 + RECOMPUTE[run.recompute]
-    cost *= 1 + _TENSOR * (layout.tp - 1) * sqrt(_HIDDEN / shape.hidden)
+    cost *= 1 + _TENSOR * (layout.tp - 1) * _HIDDEN / shape.hidden
     cost *= 1 + _context(layout, run, domain)
     cost *= 1 + _expert(layout, domain)
     return cost * (1 + _bubble(layout, run, world_size))

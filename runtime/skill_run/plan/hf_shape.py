@@ -12,6 +12,7 @@ from skill_run.errors import InputError
 from skill_run.plan.shape import ModelShape
 
 _MOST_BYTES: Final = 2**20
+_MOST_LAYERS: Final = 10_000
 _TEXT_PARTS: Final = ("thinker_config", "llm_config", "language_config", "text_config")
 # Sizes by our name; the first key that holds a whole number counts.
 _SIZES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -80,10 +81,12 @@ def shape_from_config(config: Mapping[str, Any], name: str, *, source: str) -> M
     for what in ("hidden", "vocab"):
         if not sizes[what]:
             raise InputError(f"{name} has no {_SIZES[what][0]} in its config.json, so its memory cannot be told")
+    if layers > _MOST_LAYERS:
+        raise InputError(f"{name} gives {shown(layers)} layers, which no model has")
     pattern = _pattern(text, layers)
     if not pattern:
         raise InputError(f"{name} has no num_hidden_layers in its config.json, so its memory cannot be told")
-    _complete(sizes, text)
+    _complete(sizes)
     activation = text.get("mlp_hidden_act") or text.get("hidden_act") or text.get("hidden_activation")
     model_type = str(text.get("model_type", config.get("model_type", "")))
     return ModelShape(
@@ -124,7 +127,7 @@ def _size(text: Mapping[str, Any], keys: tuple[str, ...], name: str) -> int:
     return 0
 
 
-def _complete(sizes: dict[str, int], text: Mapping[str, Any]) -> None:
+def _complete(sizes: dict[str, int]) -> None:
     """Fill in what a config.json leaves out because it follows from another size."""
     if sizes["heads"]:
         sizes["groups"] = sizes["groups"] or sizes["heads"]
@@ -133,7 +136,6 @@ def _complete(sizes: dict[str, int], text: Mapping[str, Any]) -> None:
         sizes["moe_ffn"] = sizes["ffn"]
     if sizes["mamba_heads"] and not sizes["mamba_groups"]:
         sizes["mamba_groups"] = 1
-    del text
 
 
 def _shared_ffn(text: Mapping[str, Any], moe_ffn: int, name: str) -> int:
@@ -178,17 +180,23 @@ def _pattern(text: Mapping[str, Any], layers: int) -> tuple[str, ...]:
     if isinstance(written, str) and set(written) <= set("M*-E"):
         return tuple(written)
     listed = text.get("layers_block_type")
-    if isinstance(listed, list) and listed and all(kind in _KINDS for kind in listed):
-        return tuple(_KINDS[kind] for kind in listed)
+    if isinstance(listed, list) and listed and _known(listed):
+        # Newer writers call every recurrent layer linear attention.
+        kinds = {**_KINDS, "linear_attention": "M"} if "mamba_num_heads" in text else _KINDS
+        return tuple(kinds[kind] for kind in listed)
     return tuple(
         f"{mixer}{'E' if moe else '-'}"
         for mixer, moe in zip(_mixers(text, layers), _expert_layers(text, layers), strict=True)
     )
 
 
+def _known(kinds: list[Any]) -> bool:
+    return all(isinstance(kind, str) and kind in _KINDS for kind in kinds)
+
+
 def _mixers(text: Mapping[str, Any], layers: int) -> list[str]:
     kinds = text.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) == layers and all(kind in _KINDS for kind in kinds):
+    if isinstance(kinds, list) and len(kinds) == layers and _known(kinds):
         return [_KINDS[kind] for kind in kinds]
     every = text.get("full_attention_interval")
     if "linear_num_key_heads" in text:
@@ -200,7 +208,9 @@ def _mixers(text: Mapping[str, Any], layers: int) -> list[str]:
 def _expert_layers(text: Mapping[str, Any], layers: int) -> list[bool]:
     if not any(isinstance(text.get(key), int) and text[key] > 0 for key in _SIZES["experts"]):
         return [False] * layers
-    frequency = text.get("moe_layer_freq")
+    frequency, kinds = text.get("moe_layer_freq"), text.get("mlp_layer_types")
+    if isinstance(kinds, list) and len(kinds) == layers:
+        return [kind == "sparse" for kind in kinds]
     if isinstance(frequency, list) and len(frequency) == layers:
         return [bool(entry) for entry in frequency]
     step = text.get("decoder_sparse_step", frequency)
@@ -208,6 +218,6 @@ def _expert_layers(text: Mapping[str, Any], layers: int) -> list[bool]:
     first = text.get("first_k_dense_replace", 0)
     first = first if isinstance(first, int) else 0
     dense = text.get("mlp_only_layers")
-    skipped = set(dense) if isinstance(dense, list) else set()
+    skipped = {layer for layer in dense if isinstance(layer, int)} if isinstance(dense, list) else set()
     offset = 1 if "decoder_sparse_step" in text else 0
     return [layer >= first and layer not in skipped and (layer + offset) % step == 0 for layer in range(layers)]
