@@ -142,6 +142,14 @@ def test_the_server_imports_the_protocol(folder: Path) -> None:
     assert modules & {"torch", "megatron", "numpy", "jsonschema"} <= {"jsonschema"}
 
 
+def test_the_server_on_standard_input_imports_nothing_of_http(folder: Path) -> None:
+    # Full names in the place of top-level ones.
+    whole = 'import skill_run.mcp_server; sys.modules = {name.replace(".", "/"): None for name in sys.modules}'
+    _, modules = imported(folder, IMPORT.format(whole))
+    assert "skill_run/mcp_server" in modules
+    assert modules & {"skill_run/mcp_http", "skill_run/mcp_door", "skill_run/mcp_wire"} == set()
+
+
 def imports_of(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -182,9 +190,13 @@ def test_a_source_imports_only_what_its_place_allows(source: Path) -> None:
     only_in_workers = source.parts[:2] in (INSIDE, ENTRY) or source.name == "read_torch.py"
     if not only_in_workers:
         assert anywhere & {"torch", "megatron", "transformer_engine"} == set()
-    # The server, the tool that answers with an image, and those that tell their progress.
-    if source.name not in {"mcp_server.py", "mcp_inspection.py", "mcp_verification.py", "mcp_jobs.py"}:
+    # The server, its skills and its transport, the tool that answers with an image, and those that tell their progress.
+    protocol = {"mcp_server.py", "mcp_skills.py", "mcp_http.py", "mcp_door.py"}
+    if source.name not in {*protocol, "mcp_inspection.py", "mcp_verification.py", "mcp_jobs.py"}:
         assert "mcp" not in anywhere
+    # HTTP is loaded for --http only.
+    if source.name not in {"mcp_http.py", "mcp_door.py", "mcp_wire.py"}:
+        assert anywhere & {"uvicorn", "starlette", "h11"} == set()
     allowed = {"mcp", "pydantic"} if source.name.startswith("mcp_") else set()
     if source.parts[0] in NUMERIC:
         allowed = {"numpy"}

@@ -484,12 +484,48 @@ def skills_show(name: str, form_out: str) -> int:
     help="Folder the server may read configs and batches from; repeatable (default: here).",
 )
 @click.option("--python", metavar="PATH", help="Interpreter with torch, to read .pt files in a child process.")
-def mcp(roots: tuple[str, ...], python: str | None) -> int:
-    """Serve the tools to an assistant over MCP on standard input and output."""
+@click.option("--http", is_flag=True, help="Serve over streamable HTTP instead.")
+@click.option("--host", metavar="HOST", help="Address to listen on, with --http (default: 127.0.0.1).")
+@click.option("--port", metavar="N", type=int, help="Port to listen on, with --http (default: 8765; 0: any free one).")
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Further name by which clients call the server, with --http; repeatable.",
+)
+@click.option("--token-file", metavar="FILE", type=click.Path(path_type=Path), help="File of the bearer token.")
+@click.option(
+    "--rotate-token", is_flag=True, help="Replace the bearer token, and end; running servers take it at once."
+)
+def mcp(
+    roots: tuple[str, ...],
+    python: str | None,
+    http: bool,
+    host: str | None,
+    port: int | None,
+    allowed_hosts: tuple[str, ...],
+    token_file: Path | None,
+    rotate_token: bool,
+) -> int:
+    """Serve the tools to an assistant over MCP: on standard input and output, or over HTTP."""
+    if rotate_token:
+        from skill_run.mcp_token import replace_token
+
+        click.echo(f"skill-run: new token in {replace_token(token_file)}", err=True)
+        return EXIT_CLEAN
+    if not http and (host is not None or port is not None or allowed_hosts or token_file):
+        raise click.UsageError("--host, --port, --allow-host and --token-file go with --http")
     folders = [Path(root) for root in roots] or [Path.cwd()]
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder} is not a folder")
+    if http:
+        from skill_run.mcp_http import DEFAULT_HOST, DEFAULT_PORT, HttpOptions, serve
+
+        given = (DEFAULT_HOST if host is None else host, DEFAULT_PORT if port is None else port)
+        serve(folders, HttpOptions(*given, allowed_hosts=allowed_hosts, token_file=token_file), python)
+        return EXIT_CLEAN
     from skill_run.mcp_server import run
 
     run(folders, python=python)
