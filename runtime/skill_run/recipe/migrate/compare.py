@@ -13,6 +13,7 @@ from skill_run.config.model import Plain, State, Value
 from skill_run.recipe.migrate.model import Change, Difference
 
 _RECIPE: Final = "recipe"
+_LAUNCHER: Final = "run_recipe.py"
 # What a moved source of data, or a switch that only one release has, consists of.
 _SOURCES: Final = (
     *("dataset.type", "dataset.hf_", "dataset.dataset_name", "dataset.process_example_fn", "dataset.source"),
@@ -79,6 +80,8 @@ def _why(
     if canonical == names.to_canonical("dataset.enable_offline_packing", after.release.version):
         return "only from 0.6 on there is a switch beside the packing specs"
     held = before.values.get(canonical)
+    if _LAUNCHER in (before.get(canonical).reason, after.get(canonical).reason):
+        return "run_recipe.py of only one of the releases sets it by itself"
     if held is not None and held.reason == _RECIPE and recipes[1] is not None:
         return f"the default of the recipe changed; --pin-recipe keeps {held.value!r}"
     if held is None and after.values[canonical].reason == _RECIPE:

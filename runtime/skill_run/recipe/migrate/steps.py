@@ -53,6 +53,11 @@ class ClassMove:
     crosses: bool = True
 
 
+def matches_switch(version: str) -> bool:
+    """Tell whether a release has a switch beside the packing specs."""
+    return matches(SWITCH_SINCE, version)
+
+
 def given_fields(held: Mapping[str, object]) -> frozenset[str]:
     """Return the names of the fields that are not null."""
     return frozenset(name for name, value in held.items() if value is not None)

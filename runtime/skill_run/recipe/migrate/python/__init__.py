@@ -1,0 +1,1 @@
+"""Rewrite Python config scripts for another release with libcst, which keeps formatting and comments."""
