@@ -64,7 +64,9 @@ class HttpServer(SkillRunServer):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool; ToolError also when it takes too long."""
+        """Call a tool; ToolError also when it takes too long, or when too many run whose clients have gone away."""
+        if self.running >= self.limits.requests:
+            raise ToolError(f"the server already runs {self.running} calls; try again later")
         self.running += 1
         try:
             with anyio.move_on_after(self.limits.answer_seconds):

@@ -75,9 +75,11 @@ def read_token(path: Path) -> bytes:
     try:
         # Not to wait for the other end where the name is that of a pipe.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(handle, "rb") as stream:
-            _check_private(path, os.fstat(stream.fileno()))
-            token = stream.read(_LONGEST + 2).strip()
+        try:
+            _check_private(path, os.fstat(handle))
+            token = os.read(handle, _LONGEST + 2).strip()
+        finally:
+            os.close(handle)
     except OSError as error:
         raise InputError(f"the token file {path} cannot be read: {error.strerror}") from error
     if not (_SHORTEST <= len(token) <= _LONGEST and _FORM.fullmatch(token)):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
@@ -18,6 +21,8 @@ from skill_run.mcp_limits import Limits
 _INVALID_REQUEST: Final = -32600
 _SERVER_ERROR: Final = -32000
 _SERVER_FAULTS: Final = 500
+# A time of 0 for unsent bytes: on, and no seconds.
+_AT_ONCE: Final = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 def error_body(status: int, sentence: str) -> bytes:
@@ -70,6 +75,12 @@ class LimitedProtocol(H11Protocol):
         super().data_received(data)
         self._watch_head()
 
+    def on_response_complete(self) -> None:
+        """Go on to the next request, of which some may be there."""
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:
+            self._watch_head()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._head_alarm.stop()
@@ -79,7 +90,7 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Note that the client takes nothing, and give it some time."""
         super().pause_writing()
-        self._write_alarm.start(self.limits.write_seconds, self.transport.abort)
+        self._write_alarm.start(self.limits.write_seconds, self._reset)
 
     def resume_writing(self) -> None:
         """Note that the client takes bytes again."""
@@ -108,6 +119,13 @@ class LimitedProtocol(H11Protocol):
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the headers of the request did not come in time")
         else:
             self.transport.close()
+
+    def _reset(self) -> None:
+        """Close, and have the system forget what it could not send either."""
+        found = self.transport.get_extra_info("socket")
+        if found is not None:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        self.transport.abort()
 
     def _refuse(self, status: HTTPStatus, sentence: str) -> None:
         """Answer without asking the application, and close."""
