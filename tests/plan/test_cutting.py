@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from skill_run.plan.cutting import Cut, cut_for
@@ -39,8 +41,7 @@ def upstream(bridge: str, stored: int, chat: bool, limit: int, multiple: int) ->
 @pytest.mark.parametrize("limit", [16, 18, 30])
 def test_each_length_becomes_what_the_release_makes_of_it(bridge: str, chat: bool, multiple: int, limit: int) -> None:
     for stored in range(1, 2 * limit):
-        lengths = from_values([stored], "it")
-        lengths = type(lengths)(lengths.values, lengths.counts, "it", "lengths", chat=chat)
+        lengths = replace(from_values([stored], "it"), chat=chat)
 
         found = cut_for(
             lengths,
@@ -75,6 +76,18 @@ def test_every_token_is_packed_cut_or_dropped(bridge: str) -> None:
     assert found.tokens + found.truncated_tokens + found.dropped_tokens == lengths.tokens - lengths.samples
     assert found.samples + found.dropped_samples + found.empty == lengths.samples
     assert found.alignment >= 0
+
+
+@pytest.mark.parametrize("bridge", ["0.3.1", "0.5.1", "0.6.2"])
+@pytest.mark.parametrize(("multiple", "dropped", "physical"), [(1, 1, [19]), (4, 0, [20, 32])])
+def test_tokens_are_dropped_or_cut_on_the_grid_and_stop_nothing(
+    bridge: str, multiple: int, dropped: int, physical: list[int]
+) -> None:
+    lengths = replace(from_values([20, 40], "it"), kind="tokens")
+
+    found = cut_for(lengths, bridge=bridge, pack_size=34, seq_length=34, pad_seq_to_mult=multiple)
+
+    assert (found.stops, found.dropped_samples, found.physical.tolist()) == (None, dropped, physical)
 
 
 def test_a_limit_above_the_pack_size_stops_upstream_when_a_sample_needs_it() -> None:

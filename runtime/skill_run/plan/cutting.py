@@ -53,11 +53,13 @@ def cut_for(lengths: Lengths, *, bridge: str, pack_size: int, seq_length: int, p
     """Return what goes into packs.
 
     seq_length: upstream's limit for one sample. Chats are not cut while they are tokenised; up to 0.5 one that is
-    longer stops the packing, 0.6 drops it without alignment and cuts it with.
+    longer stops the packing, 0.6 drops it without alignment and cuts it with. Samples that come as tokens are not
+    cut either; upstream reads none, so that what skill-run pack makes of them holds (pack/samples/align.py).
     """
     current = matches(">=0.6.dev0", bridge)
     stored = lengths.values
-    physical, logical, dropped = (_current if current else _earlier)(stored, lengths.chat, seq_length, pad_seq_to_mult)
+    whole = lengths.chat or lengths.kind == "tokens"
+    physical, logical, dropped = (_current if current else _earlier)(stored, whole, seq_length, pad_seq_to_mult)
     stops = _stops(lengths, current, pack_size, seq_length, pad_seq_to_mult, physical[~dropped])
     # What is too long for a pack would stop upstream; it is counted as dropped so that the rest can be planned.
     over = ~dropped & (physical > pack_size)
@@ -78,23 +80,23 @@ def cut_for(lengths: Lengths, *, bridge: str, pack_size: int, seq_length: int, p
     )
 
 
-def _current(stored: Ints, chat: bool, limit: int, multiple: int) -> tuple[Ints, Ints, Any]:
+def _current(stored: Ints, whole: bool, limit: int, multiple: int) -> tuple[Ints, Ints, Any]:
     nothing = np.zeros(stored.size, dtype=bool)
     if multiple > 1:
         cap = limit // multiple * multiple
         physical = np.minimum(cap, _aligned(stored - 1, multiple))
         return physical, np.minimum(stored - 1, physical), nothing
-    if chat:
+    if whole:
         return stored - 1, stored - 1, stored - 1 > limit
     runtime = np.minimum(stored, limit) - 1
     return runtime, runtime, nothing
 
 
-def _earlier(stored: Ints, chat: bool, limit: int, multiple: int) -> tuple[Ints, Ints, Any]:
+def _earlier(stored: Ints, whole: bool, limit: int, multiple: int) -> tuple[Ints, Ints, Any]:
     nothing = np.zeros(stored.size, dtype=bool)
-    if chat:
+    if whole and multiple == 1:
         return stored - 1, stored - 1, stored - 1 > limit
-    logical = np.minimum(stored, limit)
+    logical = np.minimum(stored, limit // multiple * multiple if whole else limit)
     if multiple > 1:
         return np.minimum(limit, _aligned(logical, multiple)), logical - 1, nothing
     return logical - 1, logical - 1, nothing
@@ -109,7 +111,7 @@ def _stops(
 ) -> str | None:
     if current and multiple > seq_length:
         return f"seq_length {seq_length} is below the alignment of {multiple} tokens, which stops the packing"
-    if lengths.chat and not current:
+    if lengths.chat and lengths.kind != "tokens" and not current:
         if multiple > 1:
             return "chat data with pad_seq_to_mult above 1 stop the packing with a TypeError up to Bridge 0.5"
         if lengths.longest - 1 > seq_length:

@@ -31,6 +31,7 @@ _FIXED: Final = {
     "recompute": "model.recompute_granularity",
 }
 _PACK: Final = "dataset.offline_packing_specs.packed_sequence_size"
+_SINGLE: Final = "dataset.offline_packing_specs.max_single_sequence_length"
 _MULTIPLE: Final = "dataset.offline_packing_specs.pad_seq_to_mult"
 _ADAPTERS: Final = {"lora": "lora", "dora": "dora", "canonicallora": "canonical_lora"}
 
@@ -41,7 +42,8 @@ class Intent:
 
     shape: None without a model. fixed: parallel sizes that the user or the config decided (see choose.FIXABLE). run:
     what is trained; its tokens_per_row is replaced for each pack size. slots: tokens of a step, pack size x packs.
-    pad_seq_to_mult: the config's, when it sets one. base: canonical fields that recipe and config set.
+    seq_length, pad_seq_to_mult: the config's limit of a sample and its alignment, when it sets them. base: canonical
+    fields that recipe and config set.
     """
 
     bridge: BridgeChoice
@@ -102,7 +104,7 @@ def read_intent(
         run=replace(run, micro_batch_size=1, packed=True),
         slots=size * rows if size and rows else None,
         pack_size=_whole(values.get(_PACK)),
-        seq_length=_whole(values.get("dataset.seq_length")) if config is not None else None,
+        seq_length=_sample_limit(values) if config is not None else None,
         pad_seq_to_mult=_whole(values.get(_MULTIPLE)) if config is not None else None,
         base={name: value for name, value in values.items() if held.config.get(name).state is State.SET},
     )
@@ -150,7 +152,7 @@ def _known(name: str | None, found: recipes.Recipe | None, config: Config) -> No
 
 
 def _values(config: Config) -> dict[str, Any]:
-    names = {*config.values, *_FIXED.values(), _PACK, _MULTIPLE}
+    names = {*config.values, *_FIXED.values(), _PACK, _MULTIPLE, _SINGLE}
     found = {name: config.get(name) for name in names}
     return {name: value.value for name, value in found.items() if value.state is not State.UNKNOWN}
 
@@ -196,6 +198,13 @@ def _gpu_in(recipe: str | None) -> str | None:
     """Return the kind of GPU in a recipe's name, such as h100 in qwen3_8b_sft_8gpu_h100_bf16_config."""
     known = index()["gpu_memory_gib"]
     return next((word for word in (recipe or "").split("_") if word in known), None)
+
+
+def _sample_limit(values: Mapping[str, Any]) -> int | None:
+    """Return a limit of samples that a config sets apart from the pack size, None when they go together."""
+    single = _whole(values.get(_SINGLE))
+    whole = _whole(values.get("dataset.seq_length"))
+    return single or (whole if whole != _whole(values.get(_PACK)) else None)
 
 
 def _whole(value: Any) -> int | None:

@@ -216,8 +216,8 @@ def whole_numbers(lengths: Any, name: str) -> Ints:
 def as_int64(numbers: NDArray[Any]) -> Ints:
     """Return whole numbers of any width; those that only 64 unsigned bits hold become one that is no length either."""
     if numbers.dtype.kind == "u" and numbers.dtype.itemsize == 8:
-        return np.minimum(numbers, np.uint64(MAX_LENGTH + 1)).astype(np.int64)
-    return numbers.astype(np.int64)
+        numbers = np.minimum(numbers, np.uint64(MAX_LENGTH + 1))
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def whole(value: Any) -> int | None:

@@ -60,6 +60,8 @@ def _blocks(stream: IO[bytes], name: str) -> Iterator[bytes]:
 def _numbers(text: bytes, name: str, line: int) -> Ints:
     if _ONLY_NUMBERS.fullmatch(text) is None or _TOO_LONG.search(text) is not None:
         raise InputError(_first_wrong(text, name, line))
+    if not any(digit in text for digit in b"0123456789"):
+        return np.empty(0, dtype=np.int64)
     # Only digits and white space are left, so that nothing is read in part.
     found = np.fromstring(text.translate(_SEPARATORS).decode("ascii"), dtype=np.int64, sep=" ")
     if found.size and int(found.min()) < 1:

@@ -18,7 +18,7 @@ from skill_run.report.safe import clip, flow
 
 # Columns that hold a sample's tokens, the first of them that is there.
 TOKEN_COLUMNS: Final = ("input_ids", "tokens", "token_ids")
-_LENGTH_COLUMNS: Final = ("length", "lengths", "num_tokens", "n_tokens")
+LENGTH_COLUMNS: Final = ("length", "lengths", "num_tokens", "n_tokens")
 _BATCH_ROWS: Final = 8192
 
 
@@ -59,7 +59,7 @@ def read_parquet_lengths(path: Path, name: str) -> Lengths:
         schema = file.schema_arrow
     names = set(schema.names)
     column = next((each for each in TOKEN_COLUMNS if each in names), None)
-    length = next((each for each in _LENGTH_COLUMNS if each in names), None)
+    length = next((each for each in LENGTH_COLUMNS if each in names), None)
     if column is not None:
         _check_list(schema.field(column).type, column, name, pyarrow)
         counter = LengthCounter(name)
