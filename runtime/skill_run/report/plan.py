@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LEGEND: Final = (
     "fill: tokens of samples in the slots; align, tail: padding within samples and behind the last; samples: a pack's "
     "mean (most); cut, dropped: samples (share of all tokens); GBS: packs a step; uneven: attention work of the packs, "
-    "p99/p50 (with --balance)"
+    "p99/p50 (with --balance); layout: with the level of recompute"
 )
 
 
@@ -84,9 +84,16 @@ def _size_row(each: Candidate, known: bool, chosen: bool) -> list[str]:
     row += [_part(each.cut.dropped_samples, each.cut.dropped_tokens, stored)]
     row += [str(each.global_batch_size), "-" if each.steps is None else str(each.steps), _uneven(packs)]
     if known:
-        row += [str(each.layout) if each.choice is not None else "does not fit"]
+        row += [_layout(each)]
         row += [f"{each.choice.estimate.total / GIB:.0f}" if each.choice is not None else "-"]
     return row
+
+
+def _layout(each: Candidate) -> str:
+    if each.choice is None:
+        return "does not fit"
+    recompute = each.choice.run.recompute
+    return f"{each.layout}, {recompute}" if recompute else str(each.layout)
 
 
 def _part(samples: int, tokens: int, stored: int) -> str:
