@@ -17,7 +17,7 @@ from skill_run.bridge.version import Evidence, choose
 from skill_run.bundle.load import house_folder, load_house_rules, load_rules
 from skill_run.config.config import Config
 from skill_run.config.hf import read_model
-from skill_run.config.model import Assignment, Form, Location, Remark, Source
+from skill_run.config.model import Assignment, Form, Import, Location, Remark, Source
 from skill_run.config.read import read_source, read_started_script
 from skill_run.config.repair import apply_launcher_repairs
 from skill_run.config.resolve import evidence_names, resolve
@@ -313,7 +313,7 @@ def _import_remarks(sources: Sequence[Source], choice: BridgeChoice) -> list[Rem
     for source in sources:
         for item in source.imports:
             for entry in _moved(item.module, item.symbol):
-                if _fits(item.module, entry, choice.version):
+                if _fits(item.module, entry, choice.version) or _has_alternative(item, source, choice.version):
                     continue
                 instead = entry.get("instead") or (
                     entry["new"] if matches(entry["bridge"], choice.version) else entry["old"]
@@ -328,6 +328,16 @@ def _import_remarks(sources: Sequence[Source], choice: BridgeChoice) -> list[Rem
                     )
                 )
     return found
+
+
+def _has_alternative(item: Import, source: Source, version: str) -> bool:
+    """Tell whether the file also imports the same name from where this release has it, as in `try ... except`."""
+    others = [o for o in source.imports if o.symbol == item.symbol is not None and o.module != item.module]
+    return any(
+        entry is not None and _fits(other.module, entry, version)
+        for other in others
+        for entry in [next(iter(_moved(other.module, other.symbol)), None)]
+    )
 
 
 def _recipe_remarks(name: str, choice: BridgeChoice, where: Location | None) -> list[Remark]:

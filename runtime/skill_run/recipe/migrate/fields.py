@@ -88,6 +88,7 @@ class _Planner:
         for assignment in source.assignments:
             self.given[assignment.path] = assignment
         self.handled: set[str] = set()
+        self.neighbours: list[tuple[str, str]] = []
 
     def line(self, path: str) -> int | None:
         """Return the line of a field, or of the first field below it."""
@@ -187,7 +188,10 @@ class _Planner:
         value = self.written(edit.value)
         self.plan.sets[path] = value
         if edit.beside:
-            self.plan.beside[path] = f"dataset.{edit.beside}"
+            near = f"dataset.{edit.beside}"
+            before = [other for other, beside in self.neighbours if beside == near]
+            self.plan.beside[path] = before[-1] if before else near
+            self.neighbours.append((path, near))
         self.plan.notes.changed(f"{path} = {_shown(value)}", edit.why, line)
 
     def written(self, value: Held) -> Plain:

@@ -67,6 +67,8 @@ def _edited(
         at = names.index(beside) + 1 if beside in names else len(items)
         while beside not in names and at > 0 and ends_before(items[at - 1]):
             at -= 1
+        while beside in names and at < len(names) and str(names[at]).startswith("+"):
+            at += 1
         items = added(items, at, made(name, code), start)
         names.insert(at, f"+{name}")
     gone = {place for place, name in enumerate(names) if name in edits.drops}

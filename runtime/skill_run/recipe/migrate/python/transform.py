@@ -168,10 +168,8 @@ class _Rewriter(cst.CSTTransformer):
     def _new_class(self, original: cst.Call, node: cst.Call, cls: str) -> cst.Call:
         """Return the call with the function's own name changed, where renaming the import has not done that."""
         target = original.args[0].value if self._is_partial(original) else original.func
-        if not isinstance(target, cst.Name) or self.imports.locals.get(target.value, target.value) == cls:
-            return node
-        binding = self.script.names.get(target.value)
-        if binding is not None and binding.symbol != binding.local:
+        found = self.script.qualified(target)
+        if found is None or self.imports.fate(*found).name == cls:
             return node
         self.planner.need(home_of(cls, self.after) or "", cls)
         if self._is_partial(original):
