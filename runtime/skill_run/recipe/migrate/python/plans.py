@@ -239,6 +239,8 @@ class Planner(cst.CSTVisitor):
             return f"{text} is not None"
         if isinstance(node, cst.Call) and code_of(node.func).rpartition(".")[2].endswith("PackedSequenceSpecs"):
             return "True"
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in self.script.makers:
+            return "True"
         if isinstance(node, cst.IfExp):
             test = code_of(node.test)
             if code_of(node.orelse) == "None":

@@ -24,7 +24,7 @@ class Script:
     names: imported names; aliases: a variable that is assigned once -> the dotted expression; dicts: a variable that is
     assigned one mapping -> that node; unpacked: mapping nodes that a call unpacks; functions: local function -> its
     parameter names and whether it takes any keyword; subclasses: local class -> the imported class it derives from;
-    kept: import nodes that are one branch of an alternative; guarded: nodes inside code for a choice of releases.
+    makers: local functions that always return packing specs; kept: import nodes that are one branch of an alternative; guarded: nodes inside code for a choice of releases.
     """
 
     wrapper: MetadataWrapper
@@ -34,6 +34,7 @@ class Script:
     unpacked: dict[int, str] = field(default_factory=dict)
     functions: dict[str, tuple[frozenset[str], bool]] = field(default_factory=dict)
     subclasses: dict[str, str] = field(default_factory=dict)
+    makers: set[str] = field(default_factory=set)
     kept: set[int] = field(default_factory=set)
     guarded: set[int] = field(default_factory=set)
     positions: Mapping[cst.CSTNode, Any] = field(default_factory=dict)
@@ -100,10 +101,14 @@ def scan(module: cst.Module, before: str) -> Script:
     script.names = bindings_by_name(reader.bindings, before)
     script.aliases = {name: path for name, path in reader.assigned.items() if path is not None}
     script.dicts = {name: node for name, node in reader.mappings.items() if node is not None}
+    for name, returned in reader.returned.items():
+        found = [script.qualified(node.func) for node in returned if isinstance(node, cst.Call)]
+        if returned and len(found) == len(returned) and all(f and f[1] == "PackedSequenceSpecs" for f in found):
+            script.makers.add(name)
     for name, base in reader.bases:
-        found = script.qualified(base)
-        if found is not None:
-            script.subclasses[name] = found[1]
+        origin = script.qualified(base)
+        if origin is not None:
+            script.subclasses[name] = origin[1]
     return script
 
 
@@ -133,6 +138,7 @@ class _Reader(cst.CSTVisitor):
         self.assigned: dict[str, str | None] = {}
         self.mappings: dict[str, Dicts | None] = {}
         self.bases: list[tuple[str, cst.BaseExpression]] = []
+        self.returned: dict[str, list[cst.BaseExpression | None]] = {}
 
     def visit_Import(self, node: cst.Import) -> None:
         self.bindings += import_bindings(node, self.script.line(node) or 0)
@@ -159,6 +165,7 @@ class _Reader(cst.CSTVisitor):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         params = node.params
+        self.returned[node.name.value] = [part.value for part in _below(node.body) if isinstance(part, cst.Return)]
         names = frozenset(p.name.value for p in (*params.params, *params.kwonly_params, *params.posonly_params))
         self.script.functions[node.name.value] = names, params.star_kwarg is not None
         for name in names:

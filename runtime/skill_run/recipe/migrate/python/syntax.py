@@ -72,6 +72,17 @@ def added(items: Sequence[Any], at: int, new: Any, before_first: cst.BaseParenth
         if isinstance(end, cst.Comma):
             result[-1] = last.with_changes(comma=_with_comment(between, end))
             return [*result, new.with_changes(comma=_without_comment(end))]
+        behind = getattr(last, "whitespace_after_arg", None)
+        if isinstance(behind, cst.ParenthesizedWhitespace) and isinstance(
+            between.whitespace_after, cst.ParenthesizedWhitespace
+        ):
+            # Without a comma, the line break and the comment before the bracket belong to the last argument.
+            after = between.whitespace_after.with_changes(first_line=behind.first_line)
+            plain = behind.with_changes(first_line=cst.TrailingWhitespace(newline=behind.first_line.newline))
+            result[-1] = last.with_changes(
+                comma=between.with_changes(whitespace_after=after), whitespace_after_arg=cst.SimpleWhitespace("")
+            )
+            return [*result, new.with_changes(whitespace_after_arg=plain)]
         result[-1] = last.with_changes(comma=between)
         return [*result, new]
     result.insert(at, new.with_changes(comma=between))
@@ -107,4 +118,6 @@ def removed(items: Sequence[Any], gone: set[int]) -> list[Any]:
     kept = [item for place, item in enumerate(items) if place not in gone]
     if kept and gone and len(items) - 1 in gone:
         kept[-1] = kept[-1].with_changes(comma=items[-1].comma)
+        if isinstance(items[-1], cst.Arg):
+            kept[-1] = kept[-1].with_changes(whitespace_after_arg=items[-1].whitespace_after_arg)
     return kept

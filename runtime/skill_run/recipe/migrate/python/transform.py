@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import libcst as cst
@@ -17,7 +18,7 @@ from skill_run.recipe.migrate.python.importing import Imports, add_imports
 from skill_run.recipe.migrate.python.plans import Planner
 from skill_run.recipe.migrate.python.scan import Script, scan
 from skill_run.recipe.migrate.python.syntax import code_of, dotted, literal, name_node
-from skill_run.recipe.migrate.steps import home_of, matches_switch
+from skill_run.recipe.migrate.steps import class_move, home_of, matches_switch
 
 _WHY_SWITCH = f"from 0.6 on {NEW_SPECS} and {SWITCH} must be set together"
 _WHY_ETP = "unset it meant TP before 0.6 and means 1 from 0.6 on, where experts are parallel"
@@ -92,10 +93,15 @@ class _Rewriter(cst.CSTTransformer):
 
     def leave_Annotation(self, original_node: cst.Annotation, updated_node: cst.Annotation) -> cst.Annotation:
         inner = updated_node.annotation
-        if isinstance(inner, cst.SimpleString) and inner.evaluated_value in self.imports.locals:
-            new = self.imports.locals[str(inner.evaluated_value)]
-            return updated_node.with_changes(annotation=cst.SimpleString(inner.value[0] + new + inner.value[0]))
-        return updated_node
+        if not isinstance(inner, cst.SimpleString):
+            return updated_node
+        written = re.sub(r"[A-Za-z_]\w*", lambda word: self._class_in_text(word.group()), inner.value)
+        return updated_node.with_changes(annotation=inner.with_changes(value=written))
+
+    def _class_in_text(self, word: str) -> str:
+        """Return a name inside a quoted annotation as the target release has it."""
+        move = class_move(word, frozenset(), self.before, self.after)
+        return self.imports.locals.get(word, move.new if move is not None else word)
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         if id(original_node) in self.script.guarded:
@@ -204,7 +210,7 @@ class _Rewriter(cst.CSTTransformer):
         from skill_run.recipe.migrate.python.plans import Edits
 
         self.placed = True
-        self.notes.changed(f"{_ETP}={self.etp} added", _WHY_ETP, self.script.line(original))
+        self.notes.changed(f"model.{_ETP} = {self.etp}", _WHY_ETP, self.script.line(original))
         return edit_call(node, Edits(puts=[(_ETP, str(self.etp), _EP)]))
 
     def leave_Dict(self, original_node: cst.Dict, updated_node: cst.Dict) -> cst.Dict:
@@ -270,7 +276,7 @@ class _Rewriter(cst.CSTTransformer):
             lines += self._switch_line(target, node)
         if isinstance(target, cst.Attribute) and target.attr.value == _EP and self.etp is not None and not self.placed:
             self.placed = True
-            self.notes.changed(f"{_ETP} = {self.etp} added", _WHY_ETP, self.script.line(node))
+            self.notes.changed(f"model.{_ETP} = {self.etp}", _WHY_ETP, self.script.line(node))
             lines.append(f"{base_of(target)}.{_ETP} = {self.etp}")
         return lines
 
