@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,20 @@ def test_other_columns_are_read_by_option(tmp_path: Path, tokenizer: Path) -> No
     found = read(path, tokenizer, options={"prompt_column": "question", "completion_column": "answer"})
 
     assert listed(found) == [4]
+
+
+def test_an_option_that_no_data_set_has_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", [{"input": "a", "output": "b"}])
+
+    with pytest.raises(InputError, match="colour is no option of a data set"):
+        read(path, tokenizer, options={"colour": "red"})
+
+
+def test_faults_in_standard_input_are_told_as_such(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"input": "a", "output": "b"}\n{"input"\n')))
+
+    with pytest.raises(InputError, match=r"1 lines cannot be read \(standard input:2: "):
+        read_lengths("-", Reading("0.6.2", tokenizer))
 
 
 def test_progress_is_told_in_bytes(tmp_path: Path, tokenizer: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,9 @@ def read_text_lengths(path: Path, name: str, reading: Reading) -> Lengths:
 
     Raises InputError for broken lines (all their places, unless reading.skip_bad), or when a tokenizer is missing.
     """
+    unknown = sorted(set(reading.options or ()) - {each.name for each in fields(SampleOptions)})
+    if unknown:
+        raise InputError(f"{', '.join(unknown)} is no option of a data set")
     options = {"bridge": reading.bridge, "seq_length": LONGEST, **(reading.options or {})}
     stream = read_samples(
         path,

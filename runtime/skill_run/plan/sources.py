@@ -23,6 +23,7 @@ from skill_run.plan.token_files import LENGTH_COLUMNS, TOKEN_COLUMNS, parquet_co
 from skill_run.report.safe import clip, flow
 
 STDIN: Final = "-"
+_STDIN_NAME: Final = "standard input"
 _HEAD: Final = 2**16
 _NPY: Final = b"\x93NUMPY"
 _PARQUET: Final = b"PAR1"
@@ -80,10 +81,22 @@ def _of_stdin(reading: Reading, kind: Kind | None) -> Lengths:
     """Copy standard input to a file, so that every form can be told and read as from one."""
     if sys.stdin is None:
         raise InputError("standard input is closed")
-    with tempfile.NamedTemporaryFile(prefix="skill-run-lengths-") as copy:
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-        copy.flush()
-        return replace(_of_file(Path(copy.name), "standard input", reading, kind), source="standard input")
+    try:
+        with tempfile.NamedTemporaryFile(prefix="skill-run-lengths-") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.flush()
+            found = _of_copy(Path(copy.name), reading, kind)
+    except OSError as error:
+        raise InputError(f"{_STDIN_NAME} cannot be kept in a temporary file: {error.strerror or error}") from error
+    return replace(found, source=_STDIN_NAME)
+
+
+def _of_copy(path: Path, reading: Reading, kind: Kind | None) -> Lengths:
+    try:
+        return _of_file(path, _STDIN_NAME, reading, kind)
+    except InputError as error:
+        # The copy's name means nothing to whoever wrote into the pipe.
+        raise InputError(str(error).replace(str(path), _STDIN_NAME)) from error
 
 
 def _of_packed(files: tuple[Path, ...], name: str) -> Lengths:
