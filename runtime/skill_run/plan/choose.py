@@ -11,9 +11,10 @@ from skill_run.plan.admitted import release_problems, warned
 from skill_run.plan.candidates import candidates_for
 from skill_run.plan.config_fields import layout_fields, recompute_fields
 from skill_run.plan.cost import relative_cost
-from skill_run.plan.layout import Layout, Run, problems
+from skill_run.plan.layout import CP_COMM_TYPES, Layout, Run, problems
 from skill_run.plan.memory import GIB, MemoryEstimate, estimate_memory, gpu_memory
 from skill_run.plan.reasons import Reason, Reasons
+from skill_run.plan.remedies import remedies
 from skill_run.plan.shape import ModelShape
 
 # A layout is taken when it leaves this share of the GPU free.
@@ -69,8 +70,10 @@ def choose_layout(
         raise InputError(f"{gpus} GPUs cannot be planned for; give 1 to {_MOST_GPUS}")
     found = _search(shape, gpus=gpus, gpu=gpu, run=run, fixed=decided)
     if isinstance(found, str):
-        raise InputError(found + _enough(shape, gpus=gpus, gpu=gpu, run=run, fixed=decided))
+        raise InputError(found)
     layout, chosen, estimate = found
+    if not estimate.fits:
+        raise InputError(_does_not_fit(shape, found, gpus=gpus, fixed=decided))
     sentences = Reasons(shape, layout, chosen, estimate, world_size=gpus).sentences(frozenset(decided))
     return Choice(layout, chosen, estimate, sentences)
 
@@ -83,6 +86,11 @@ def _checked(decided: dict[str, Any]) -> _Fixed:
         value = decided.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_GPUS:
             raise InputError(f"{name} must be a whole number from 1 on, not {str(value)[:40]!r}")
+    if not isinstance(decided.get("sp", False), bool):
+        raise InputError(f"sp must be true or false, not {str(decided['sp'])[:40]!r}")
+    comm = decided.get("cp_comm_type", "p2p")
+    if comm not in (*CP_COMM_TYPES, "allgather"):
+        raise InputError(f"cp_comm_type must be one of {', '.join(CP_COMM_TYPES)}, not {str(comm)[:40]!r}")
     if decided.get("recompute", "none") not in _LEVELS:
         raise InputError(f"recompute must be one of {', '.join(_LEVELS)}, not {str(decided['recompute'])[:40]!r}")
     return decided
@@ -91,9 +99,9 @@ def _checked(decided: dict[str, Any]) -> _Fixed:
 def _search(
     shape: ModelShape, *, gpus: int, gpu: str, run: Run, fixed: _Fixed
 ) -> tuple[Layout, Run, MemoryEstimate] | str:
-    """Return the cheapest that fits with the margin, else the cheapest that fits at all, else why there is none.
+    """Return the cheapest that fits with the margin, else the cheapest that fits at all, else the nearest miss.
 
-    Layouts that our own rules would warn of come last.
+    Layouts that our own rules would warn of come last. A sentence is returned when no sizes divide.
     """
     ranked = sorted(
         candidates_for(shape, gpus=gpus, gpu=gpu, run=run, fixed=fixed),
@@ -114,15 +122,9 @@ def _search(
             tight = layout, tried, estimate
         if nearest is None or estimate.total < nearest[2].total:
             nearest = layout, tried, estimate
-    if tight is not None:
-        return tight
-    assert nearest is not None
-    layout, tried, estimate = nearest
-    return (
-        f"{shape.name} with {run.tokens_per_row} tokens a row does not fit on {gpus} {gpu.upper()}: "
-        f"the nearest, {layout} with {tried.recompute or 'no'} recompute, "
-        f"needs {estimate.total / GIB:.0f} of {estimate.budget / GIB:.0f} GiB"
-    )
+    found = tight or nearest
+    assert found is not None
+    return found
 
 
 def _impossible(shape: ModelShape, gpus: int, run: Run, fixed: _Fixed) -> str:
@@ -135,12 +137,32 @@ def _impossible(shape: ModelShape, gpus: int, run: Run, fixed: _Fixed) -> str:
     return f"no layout of {shape.name} on {gpus} GPUs is possible: {said}"
 
 
-def _enough(shape: ModelShape, *, gpus: int, gpu: str, run: Run, fixed: _Fixed) -> str:
-    """Return how many GPUs would do, as the end of the sentence; doubled until something fits."""
+def _does_not_fit(shape: ModelShape, nearest: tuple[Layout, Run, MemoryEstimate], *, gpus: int, fixed: _Fixed) -> str:
+    layout, run, estimate = nearest
+    return (
+        f"{shape.name} with {run.tokens_per_row} tokens a row does not fit on {gpus} {estimate.gpu.upper()}: "
+        f"the nearest, {layout} with {run.recompute or 'no'} recompute, "
+        f"needs {estimate.total / GIB:.0f} of {estimate.budget / GIB:.0f} GiB"
+        f"{_more_gpus(shape, run, gpus=gpus, gpu=estimate.gpu, fixed=fixed)}"
+        f"{_smaller_state(shape, layout, run, gpus=gpus, gpu=estimate.gpu)}"
+    )
+
+
+def _more_gpus(shape: ModelShape, run: Run, *, gpus: int, gpu: str, fixed: _Fixed) -> str:
+    """Return how many GPUs would do, as a part of the sentence; doubled until something fits."""
     more = gpus
     while (more := more * 2) <= min(_MOST_GPUS, 64 * gpus):
         full = fixed if "recompute" in fixed else {**fixed, "recompute": "full"}
         found = _search(shape, gpus=more, gpu=gpu, run=run, fixed=full)
-        if not isinstance(found, str):
+        if not isinstance(found, str) and found[2].fits:
             return f"; {more} GPUs would do with {found[0]}"
     return ""
+
+
+def _smaller_state(shape: ModelShape, layout: Layout, run: Run, *, gpus: int, gpu: str) -> str:
+    """Return which settings would make the nearest miss fit, as a part of the sentence."""
+    found = next((item for item in remedies(shape, layout, run, world_size=gpus, gpu=gpu) if item.estimate.fits), None)
+    if found is None:
+        return ""
+    settings = ", ".join(f"{name}={value}" for name, value in found.fields.items())
+    return f"; with {settings} it would need {found.estimate.total / GIB:.0f} GiB"

@@ -40,6 +40,7 @@ def layout_from(values: Mapping[str, Any]) -> Layout:
         sp=values.get("model.sequence_parallel") is True and tp > 1,
         cp_comm_type=str(kinds[0]) if cp > 1 and kinds and kinds[0] is not None else None,
         hierarchical_sizes=tuple(int(size) for size in sizes) if isinstance(sizes, (list, tuple)) and sizes else None,
+        last_stage_layers=_whole(values, "model.num_layers_in_last_pipeline_stage", 0) or None,
     )
 
 
