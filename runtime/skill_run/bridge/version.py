@@ -129,7 +129,8 @@ def implied(evidence: Evidence, wanted: str) -> BridgeChoice:
     """
     best = _implied(evidence)
     known = _only_known(evidence)
-    if best.release == wanted or _misfits(wanted, known):
+    undecided = all(not _misfits(version, known) for version in known_releases()) and not evidence.complete
+    if (best.release == wanted and not undecided) or _misfits(wanted, known):
         return best
     if evidence.complete and not _misfits(best.release, known):
         return best

@@ -201,7 +201,7 @@ class _Line:
     def lost(self, word: _Word, full: str, rule: FlagRule, value: str | None, behind: _Word | None) -> None:
         """Replace a flag that the target release does not have by the overrides of its fields."""
         if rule.fields and (value is not None or rule.kind == "flag"):
-            given: Any = True if value is None else int(value) if re.fullmatch(r"-?\d+", value) else value
+            given = True if value is None else _typed(value, rule.kind)
             self.remove(word, behind, f"{self.after} has no {full}; overrides set its fields")
             for canonical in dict.fromkeys(rule.fields):
                 self.add(names.to_written(names.to_canonical(canonical, self.before), self.after), given)
@@ -260,7 +260,9 @@ class _Line:
         if not matches(_REPAIRS, self.before) or matches(_REPAIRS, self.after):
             return
         for canonical, held in self.setting.config.values.items():
-            if held.reason == "run_recipe.py" and canonical != "model.seq_length":
+            there = self.setting.recipes[1]
+            same = there is not None and there.values.get(canonical) == held.value
+            if held.reason == "run_recipe.py" and canonical != "model.seq_length" and not same:
                 path = names.to_written(canonical, self.after, self.setting.config.dataset_type)
                 self.add(path, held.value)
                 why = f"run_recipe.py of {self.before} sets it by itself, that of {self.after} does not"
@@ -289,6 +291,14 @@ class _Line:
             elif word.new != old:
                 text = text[: word.start] + word.new + text[word.end :]
         return text
+
+
+def _typed(value: str, kind: str) -> Any:
+    """Return a flag's value as what it sets; text that is no such value stays text, which the launcher refuses too."""
+    try:
+        return int(value) if kind == "int" else float(value) if kind == "float" else value
+    except ValueError:
+        return value
 
 
 def _ends_line(text: str, at: int) -> bool:

@@ -53,6 +53,8 @@ def migrate_config(
     MissingError when a Python file is given and libcst is not installed.
     """
     after, _ = recorded_for(normalise(to))
+    if source is None and not overrides:
+        raise InputError("nothing to migrate: give a config file or overrides")
     if overrides and source is not None:
         raise InputError("give either a config or overrides; the overrides of a launch belong to its command line")
     sources, unread = _read(source, bridge, recipe, overrides, form)

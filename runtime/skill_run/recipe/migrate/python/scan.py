@@ -24,7 +24,8 @@ class Script:
     names: imported names; aliases: a variable that is assigned once -> the dotted expression; dicts: a variable that is
     assigned one mapping -> that node; unpacked: mapping nodes that a call unpacks; functions: local function -> its
     parameter names and whether it takes any keyword; subclasses: local class -> the imported class it derives from;
-    makers: local functions that always return packing specs; kept: import nodes that are one branch of an alternative; guarded: nodes inside code for a choice of releases.
+    makers: local functions that always return packing specs; kept: import nodes that are one branch of an
+    alternative; guarded: nodes inside code for a choice of releases.
     """
 
     wrapper: MetadataWrapper
