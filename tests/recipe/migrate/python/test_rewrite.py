@@ -180,6 +180,11 @@ def test_eval_settings_of_a_training_config_move_to_the_container() -> None:
     assert "ConfigContainer(train=train, validation=ValidationConfig(eval_iters=2), model=None)" in result
 
 
+def test_an_eval_setting_that_nobody_read_does_not_overrule_the_one_that_is_read() -> None:
+    text = "def f(cfg):\n    cfg.validation.eval_iters = 5\n    cfg.train.eval_iters = 1\n"
+    assert migrated(text).text == text
+
+
 def test_an_eval_setting_of_a_parameter_is_listed() -> None:
     result = migrated("def tune(train):\n    train.eval_iters = 3\n", bridge="0.3.1")
     assert result.text == "def tune(train):\n    train.eval_iters = 3\n"
