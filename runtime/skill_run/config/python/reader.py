@@ -70,6 +70,11 @@ def read_python(text: str, *, name: str, known_recipes: Callable[[str], bool], f
     )
 
 
+def imports_of(text: str, name: str) -> list[Import]:
+    """Return the imports of a Python file in order, whether or not it builds a config; raises as read_python does."""
+    return _checked(_parse(text, name), name)
+
+
 def _parse(text: str, name: str) -> ast.Module:
     if len(text) > MAX_BYTES:
         raise InputError(f"{name} is larger than {MAX_BYTES // 1024} KiB, which no config script is")

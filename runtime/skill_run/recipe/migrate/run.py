@@ -77,9 +77,9 @@ def _read(
         text, name = _python_text(source, form)
         if text is None:
             raise
-        from skill_run.recipe.migrate.python.imports import read_imports
+        from skill_run.config.python.reader import imports_of
 
-        return [Source(form="python", name=name, text=text, imports=read_imports(text, name))], str(error)
+        return [Source(form="python", name=name, text=text, imports=imports_of(text, name))], str(error)
 
 
 def _python_text(source: ConfigSource | None, form: Form | None) -> tuple[str | None, str]:

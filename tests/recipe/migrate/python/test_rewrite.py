@@ -214,6 +214,29 @@ def test_expert_tensor_parallelism_is_pinned_beside_expert_parallelism() -> None
     assert back.text == result.text
 
 
+def test_an_expert_tensor_parallel_size_of_none_is_replaced_where_it_stands() -> None:
+    text = (
+        "from megatron.bridge.recipes.llama import llama32_1b_sft_config\n"
+        "cfg = llama32_1b_sft_config()\ncfg.model.tensor_model_parallel_size = 4\n"
+        "cfg.model.expert_model_parallel_size = 2\ncfg.model.expert_tensor_parallel_size = None\n"
+    )
+    assert str(migrated(text).text).endswith("= 2\ncfg.model.expert_tensor_parallel_size = 4\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x = " + "(" * 300 + ")" * 300, "brackets are nested deeper than 100 levels"),
+        ("x = 1\n" * 60_000, "is larger than 256 KiB"),
+        ("x = 1\n\0\n", "holds a NUL character"),
+    ],
+    ids=["deep", "large", "nul"],
+)
+def test_text_beyond_the_limits_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        migrate_config(text, to="0.6.2", form="python")
+
+
 def test_expert_parallelism_that_only_running_the_code_tells_is_listed() -> None:
     text = (
         "import sys\nfrom megatron.bridge.recipes.llama import llama32_1b_sft_config\n"

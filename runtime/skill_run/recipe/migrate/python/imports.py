@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from skill_run.bridge.recipes import find_recipe
 from skill_run.bridge.release import index, matches
-from skill_run.config.model import Import, Location
-from skill_run.errors import InputError
 from skill_run.recipe.migrate.steps import (
     can_import,
     class_move,
@@ -51,24 +48,6 @@ class Fate:
     def lost(self) -> bool:
         """Whether the target release has nothing in its place."""
         return bool(self.do)
-
-
-def read_imports(text: str, name: str) -> list[Import]:
-    """Return the imports of Python text; InputError with the line when it is not Python."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise InputError(f"{name}:{error.lineno or 1}: not valid Python: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise InputError(f"{name}: not valid Python: {str(error)[:120]}") from None
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [Import(alias.name, None, Location(name, node.lineno)) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            found += [Import(module, alias.name, Location(name, node.lineno)) for alias in node.names]
-    return found
 
 
 def fate_of(module: str, symbol: str, before: str, after: str) -> Fate:

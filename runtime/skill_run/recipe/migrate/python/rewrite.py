@@ -46,7 +46,12 @@ def migrate_python(
         do = f"set {ETP} to what it was: the tensor parallel size before 0.6, 1 from 0.6 on"
         line = source.text[: source.text.index("expert_model_parallel_size")].count("\n") + 1
         notes.by_hand(ETP, f"{_WHY_ETP}, and whether it is set is not known: {unknown}", do, line)
-    text, placed = rewrite(module, source, config, before, after, notes, pin)
+    # Where the size is set to None already, that is the place to change.
+    beside = pin if "expert_tensor_parallel_size" not in source.text else None
+    try:
+        text, placed = rewrite(module, source, config, before, after, notes, beside)
+    except RecursionError as error:
+        raise InputError(f"{source.name}: its statements are nested too deep to rewrite") from error
     pins: dict[str, Any] = {} if pin is None or placed else {ETP: pin}
     if recipes[0] is not None and recipes[1] is not None and config is not None:
         pins |= recipe_pins(recipes[0], recipes[1], after, config)
