@@ -141,7 +141,15 @@ class _Base:
         """Plan, write back, judge and compare."""
         name = self.recipe or next((source.recipe for source in sources if source.recipe), None)
         recipes = self.recipes(name)
-        config = None if unread else build_config(sources, bridge=self.choice.release, recipe=self.recipe)
+        config = None
+        if not unread:
+            try:
+                config = build_config(sources, bridge=self.choice.release, recipe=self.recipe)
+            except InputError as error:
+                # The text of a script can be moved without its values.
+                if self.source.form != "python":
+                    raise
+                unread = str(error)
         if self.source.form == "python":
             from skill_run.recipe.migrate.python.rewrite import migrate_python
 

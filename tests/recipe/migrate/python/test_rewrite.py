@@ -73,6 +73,14 @@ def test_a_switch_that_depends_on_an_unknown_function_is_listed_with_its_line() 
     assert [(item.what, item.line) for item in result.manual] == [("enable_offline_packing", 4)]
 
 
+def test_options_kept_in_a_mapping_move_with_their_switch() -> None:
+    text = f"{SPECS}options = dict(seq_length=8)\noptions['packed_sequence_specs'] = PackedSequenceSpecs()\n"
+    result = migrated(text)
+    assert str(result.text).endswith(
+        "options['offline_packing_specs'] = PackedSequenceSpecs()\noptions[\"enable_offline_packing\"] = True\n"
+    )
+
+
 def test_specs_of_null_size_were_never_packed_and_go() -> None:
     text = f"{SPECS}{SFT}d = FinetuningDatasetConfig(seq_length=64, packed_sequence_specs=PackedSequenceSpecs())\n"
     result = migrated(text)
@@ -277,6 +285,17 @@ def test_a_script_that_cannot_be_followed_is_migrated_and_not_judged() -> None:
     assert "from megatron.bridge.data.packing import PackedSequenceSpecs" in str(result.text)
     assert result.report is None
     assert result.note.startswith("the result is not judged: ")
+
+
+def test_a_script_with_a_value_of_the_wrong_type_is_migrated_and_not_judged() -> None:
+    text = (
+        "from megatron.bridge.recipes.llama import llama32_1b_sft_config\n"
+        "cfg = llama32_1b_sft_config()\ncfg.train.manual_gc = 'often'\ncfg.dataset.pack_sequences_in_batch = True\n"
+    )
+    result = migrated(text)
+    assert "cfg.dataset.enable_in_batch_packing = True" in str(result.text)
+    assert "train.manual_gc" in result.note
+    assert not result.clean
 
 
 def test_text_that_is_not_python_is_refused_with_its_line() -> None:

@@ -217,6 +217,15 @@ class _Rewriter(cst.CSTTransformer):
         edits = self.planner.mappings.get(id(original_node))
         return updated_node if edits is None else edit_mapping_node(updated_node, edits)
 
+    def leave_Index(self, original_node: cst.Index, updated_node: cst.Index) -> cst.Index:
+        """Rename `options["packed_sequence_specs"]`."""
+        value = updated_node.value
+        new = self.attributes.telling.get(str(value.evaluated_value)) if isinstance(value, cst.SimpleString) else None
+        if new is None or not isinstance(value, cst.SimpleString) or id(original_node) in self.script.guarded:
+            return updated_node
+        self.notes.changed(f"{value.value} -> {new}", f"{self.after} calls it {new}", self.script.line(original_node))
+        return updated_node.with_changes(value=cst.SimpleString(value.value[0] + new + value.value[-1]))
+
     def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
         return self.attributes.rewrite_token(original_node, updated_node)
 
