@@ -273,7 +273,7 @@ def import_findings(statement: str, bridge: str) -> list[str]:
         (
             "from megatron.bridge.data.datasets.sft import create_sft_dataset",
             "0.6.2",
-            "megatron.bridge.data.datasets.gpt_sft",
+            "GPTSFTDatasetBuilder from megatron.bridge.data.builders",
         ),
         ("from megatron.bridge.data.builders import GPTSFTDatasetConfig", "0.5.1", "FinetuningDatasetConfig from"),
         (
