@@ -7,7 +7,6 @@ can be filled from the counts, and one filling is repeated for as long as the co
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,8 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """What one pack holds, as (length, how many) by falling length, and how many packs in a row hold it."""
-
-    parts: tuple[tuple[int, int], ...]
-    packs: int
-
-    @property
-    def sequences(self) -> int:
-        """Sequences in one of the packs."""
-        return sum(count for _, count in self.parts)
+# What one pack holds, as (length, how many) by falling length, and how many packs in a row hold it.
+Filling = tuple[list[tuple[int, int]], int]
 
 
 def decreasing_fillings(counts: npt.NDArray[np.integer[Any]], pack_size: int, most: int | None = None) -> list[Filling]:
@@ -36,32 +26,27 @@ def decreasing_fillings(counts: npt.NDArray[np.integer[Any]], pack_size: int, mo
     """
     present = np.flatnonzero(counts).tolist()
     left = counts.tolist()
+    limit = most or pack_size
     found: list[Filling] = []
     while present:
-        parts = _largest_that_fit(present, left, pack_size, most)
-        packs = min(left[length] // count for length, count in parts)
+        parts = []
+        room, places, end, packs = pack_size, limit, len(present), len(counts) * pack_size * left[present[-1]]
+        while room and places:
+            end = bisect_right(present, room, 0, end) - 1
+            if end < 0:
+                break
+            length = present[end]
+            count = min(left[length], room // length, places)
+            parts.append((length, count))
+            room -= count * length
+            places -= count
+            packs = min(packs, left[length] // count)
         for length, count in parts:
             left[length] -= packs * count
             if not left[length]:
                 del present[bisect_right(present, length) - 1]
-        found.append(Filling(tuple(parts), packs))
+        found.append((parts, packs))
     return found
-
-
-def _largest_that_fit(present: list[int], left: list[int], room: int, most: int | None) -> list[tuple[int, int]]:
-    parts: list[tuple[int, int]] = []
-    places = most if most is not None else room
-    end = len(present)
-    while room and places and end:
-        end = bisect_right(present, room, 0, end) - 1
-        if end < 0:
-            break
-        length = present[end]
-        count = min(left[length], room // length, places)
-        parts.append((length, count))
-        room -= count * length
-        places -= count
-    return parts
 
 
 def ids_of_fillings(fillings: list[Filling], pool: dict[int, npt.NDArray[np.int64]], ids: Ids, first: int) -> int:
@@ -71,13 +56,13 @@ def ids_of_fillings(fillings: list[Filling], pool: dict[int, npt.NDArray[np.int6
     first: number of the first pack.
     """
     taken = dict.fromkeys(pool, 0)
-    for filling in fillings:
-        packs = np.arange(first, first + filling.packs, dtype=np.int32)
-        for length, count in filling.parts:
+    for parts, times in fillings:
+        packs = np.arange(first, first + times, dtype=np.int32)
+        for length, count in parts:
             start = taken[length]
-            taken[length] = start + count * filling.packs
+            taken[length] = start + count * times
             ids[pool[length][start : taken[length]]] = np.repeat(packs, count) if count > 1 else packs
-        first += filling.packs
+        first += times
     return first
 
 
@@ -89,7 +74,7 @@ def places_by_length(lengths: Ids, places: npt.NDArray[np.int64] | None = None) 
     present = np.flatnonzero(counts)
     ends = np.cumsum(counts[present]).tolist()
     order = order if places is None else places[order]
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][: len(ends)]
     return {length: order[start:end] for length, start, end in zip(present.tolist(), starts, ends, strict=True)}
 
 
@@ -103,9 +88,12 @@ def _narrow(values: Ids) -> npt.NDArray[np.uint16] | Ids:
     return values.astype(np.uint16) if int(values.max(initial=0)) < 2**16 else values
 
 
-def decreasing_ids(lengths: Ids, pack_size: int) -> Ids:
-    """Return the packs of first_fit_decreasing: ids [N] int32 in the order in which the packs are opened."""
+def decreasing_ids(lengths: Ids, pack_size: int, most: int | None = None) -> Ids:
+    """Return the packs of first_fit_decreasing: ids [N] int32 in the order in which the packs are opened.
+
+    most: sequences in a pack at most.
+    """
     counts = np.bincount(lengths, minlength=pack_size + 1)
     ids = np.empty(len(lengths), np.int32)
-    ids_of_fillings(decreasing_fillings(counts, pack_size), places_by_length(lengths), ids, 0)
+    ids_of_fillings(decreasing_fillings(counts, pack_size, most), places_by_length(lengths), ids, 0)
     return ids

@@ -30,7 +30,7 @@ def arrange(pack_ids: Any, *, seed: int) -> Packs:
     """
     import numpy as np
 
-    ids = np.asarray(pack_ids)
+    ids = np.asarray(pack_ids, np.int64)
     count = int(ids.max(initial=-1)) + 1
     random = np.random.RandomState(seed)
     place = random.permutation(count)

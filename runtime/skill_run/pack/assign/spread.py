@@ -19,17 +19,22 @@ from skill_run.pack.assign.histogram import (
     Filling,
     Ids,
     decreasing_fillings,
+    decreasing_ids,
     ids_of_fillings,
     places_by_length,
     sorted_places,
 )
 
-# Shares of all tokens that are kept back to fill room; what fits best differs from data to data.
-KEPT_BACK: Final = (0.03, 0.08, 0.2)
+# Shares of all tokens that are kept back to fill room, in the order in which they are tried. A large one leaves no
+# room, and a small one few sequences in each pack, which a limit on them asks for.
+KEPT_BACK: Final = (0.2, 0.3, 0.1)
+KEPT_BACK_UNDER_A_LIMIT: Final = (0.03, 0.1, 0.2)
 # Share of the tokens, in the longest sequences, that are dealt by attention work when packs are balanced.
 BY_WORK: Final = 0.75
-# Tokens without a place, for each sequence, that are worth no second try: few packs with room take them.
-LITTLE: Final = 0.01
+# More packs, as a share, that balanced work may take: with a little room everywhere, work can be evened out.
+FOR_BALANCE: Final = 0.005
+# Most packs that are packed anew, as a share of all; beyond it another share is kept back.
+ANEW: Final = 1 / 16
 _NONE: Final = -1
 
 
@@ -53,38 +58,47 @@ def spread_ids(lengths: Ids, pack_size: int, *, max_sequences: int | None, balan
     """Return the pack of each sequence: ids [N] int32, all used; see the module's text."""
     counts = np.bincount(lengths, minlength=pack_size + 1)
     classic = decreasing_fillings(counts, pack_size)
-    packs = sum(filling.packs for filling in classic)
+    packs = sum(times for _, times in classic)
+    if balance:
+        packs += int(packs * FOR_BALANCE)
     if max_sequences is not None:
         packs = max(packs, -(-len(lengths) // max_sequences))
     falling = np.repeat(np.arange(pack_size, -1, -1, dtype=np.int32), counts[::-1])
-    best: _Dealt | None = None
-    for share in KEPT_BACK:
-        dealt = _deal(falling, pack_size, packs, share, balance)
+    ids: Ids | None = None
+    fewest = 0
+    for share in KEPT_BACK if max_sequences is None else KEPT_BACK_UNDER_A_LIMIT:
+        dealt = _deal(falling, counts, pack_size, packs, share, balance, max_sequences)
         _fill(dealt, max_sequences)
-        if best is None or _lost(dealt) < _lost(best):
-            best = dealt
-        if _lost(best) <= LITTLE * len(lengths):
+        found, total = _pack_rest(dealt, pack_size, max_sequences)
+        if ids is None or total < fewest:
+            ids, fewest = found, total
+        if fewest <= packs:
             break
-    assert best is not None
-    ids = _pack_rest(best, pack_size, max_sequences)
+    assert ids is not None
+    if fewest > packs:
+        limited = decreasing_ids(lengths, pack_size, max_sequences)
+        if int(limited.max()) < fewest:
+            return limited
     result = np.empty(len(lengths), np.int32)
     result[sorted_places(lengths)[::-1]] = ids
     return result
 
 
-def _lost(dealt: _Dealt) -> int:
-    return int(dealt.lengths[dealt.lacking].sum())
-
-
-def _deal(falling: Ids, pack_size: int, packs: int, share: float, balance: bool) -> _Dealt:
+def _deal(
+    falling: Ids,
+    counts: npt.NDArray[np.int64],
+    pack_size: int,
+    packs: int,
+    share: float,
+    balance: bool,
+    most: int | None,
+) -> _Dealt:
     """Deal all but the shortest sequences, which hold `share` of the tokens."""
     dealt = _Dealt(
         falling, np.full(len(falling), _NONE, np.int32), np.full(packs, pack_size, np.int32), np.zeros(packs, np.int32)
     )
-    tokens = np.cumsum(falling, dtype=np.int64)
-    total = int(tokens[-1])
-    end = int(np.searchsorted(tokens, (1 - share) * total))
-    by_work = int(np.searchsorted(tokens, BY_WORK * total)) if balance else 0
+    end = _longest_with(counts, 1 - share)
+    by_work = _longest_with(counts, BY_WORK) if balance else 0
     work = np.zeros(packs)
     place = 0
     while place < end:
@@ -104,10 +118,23 @@ def _deal(falling: Ids, pack_size: int, packs: int, share: float, balance: bool)
         dealt.ids[place : place + len(chosen)] = chosen
         dealt.room[chosen] -= taken
         dealt.held[chosen] += 1
+        if most is not None:
+            # A pack with as many sequences as are allowed has no room any more.
+            dealt.room[chosen[dealt.held[chosen] >= most]] = 0
         if place < by_work:
             work[chosen] += taken.astype(np.float64) ** 2
         place += len(chosen)
     return dealt
+
+
+def _longest_with(counts: npt.NDArray[np.int64], share: float) -> int:
+    """Return how many of the longest sequences hold about this share of all tokens."""
+    tokens = np.cumsum((counts * np.arange(len(counts)))[::-1])
+    lengths = int(np.searchsorted(tokens, share * tokens[-1]))
+    before = int(counts[::-1][:lengths].sum())
+    length = len(counts) - 1 - lengths
+    missing = share * float(tokens[-1]) - float(tokens[lengths - 1] if lengths else 0)
+    return before + int(missing / max(length, 1))
 
 
 def _most_room(room: Ids, length: int) -> npt.NDArray[np.int64]:
@@ -180,36 +207,49 @@ def _exact_parts(present: list[int], left: dict[int, int], room: int, places: in
     return parts
 
 
-def _pack_rest(dealt: _Dealt, pack_size: int, most: int | None) -> Ids:
-    """Give a pack to what has none: packed anew with as few of the packs with most room as will do."""
+def _pack_rest(dealt: _Dealt, pack_size: int, most: int | None) -> tuple[Ids, int]:
+    """Give a pack to what has none: packed anew with as few of the packs with most room as will do.
+
+    Returns the ids and the number of packs, which is higher than before when some found no room.
+    """
     lacking = dealt.lacking
-    if not len(lacking):
-        return dealt.ids
     packs = len(dealt.room)
+    if not len(lacking):
+        return _renumbered(dealt.ids, packs)
     roomy = np.argsort(-dealt.room, kind="stable")
     best: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64], list[Filling]] | None = None
-    taken = 0
-    while best is None or (best[0] > packs and taken < packs):
-        taken = min(max(8, 4 * taken), packs) if best else 0
+    for taken in _growing(packs):
         opened = np.zeros(packs, np.bool_)
         opened[roomy[:taken]] = True
         places = np.concatenate([np.flatnonzero(opened[dealt.ids] & (dealt.ids != _NONE)), lacking])
         counts = np.bincount(dealt.lengths[places], minlength=pack_size + 1)
         fillings = decreasing_fillings(counts, pack_size, most)
-        total = packs - taken + sum(filling.packs for filling in fillings)
+        total = packs - taken + sum(times for _, times in fillings)
         if best is None or total < best[0]:
             best = (total, places, np.flatnonzero(opened), fillings)
-    return _renumbered(dealt, *best)
-
-
-def _renumbered(
-    dealt: _Dealt, total: int, places: npt.NDArray[np.int64], opened: npt.NDArray[np.int64], fillings: list[Filling]
-) -> Ids:
-    """Return the ids after the sequences at `places` were packed anew into the opened packs and, if need be, more."""
-    packs = len(dealt.room)
-    numbers = np.concatenate([opened, np.arange(packs, max(packs, total))])
+        if total <= packs:
+            break
+    assert best is not None
+    total, places, opened_packs, fillings = best
+    numbers = np.concatenate([opened_packs, np.arange(packs, max(packs, total))])
     fresh = np.empty(len(dealt.ids), np.int32)
     ids_of_fillings(fillings, places_by_length(dealt.lengths, places), fresh, 0)
     dealt.ids[places] = numbers[fresh[places]]
-    used = np.unique(dealt.ids)
-    return np.searchsorted(used, dealt.ids).astype(np.int32)
+    return _renumbered(dealt.ids, max(packs, total))
+
+
+def _growing(packs: int) -> list[int]:
+    """Return how many packs to open in turn: none, a few, more, up to a share of all (all of a few hundred)."""
+    limit = max(int(packs * ANEW), min(packs, 256))
+    found = [0]
+    while found[-1] < limit:
+        found.append(min(max(8, 4 * found[-1]), limit))
+    return found
+
+
+def _renumbered(ids: Ids, packs: int) -> tuple[Ids, int]:
+    """Return the ids without gaps, and the number of packs in use."""
+    used = np.bincount(ids, minlength=packs) > 0
+    if used.all():
+        return ids, packs
+    return (np.cumsum(used) - 1)[ids].astype(np.int32), int(used.sum())
