@@ -63,11 +63,10 @@ def spread_ids(lengths: Ids, pack_size: int, *, max_sequences: int | None, balan
         packs += int(packs * FOR_BALANCE)
     if max_sequences is not None:
         packs = max(packs, -(-len(lengths) // max_sequences))
-    falling = np.repeat(np.arange(pack_size, -1, -1, dtype=np.int32), counts[::-1])
     ids: Ids | None = None
     fewest = 0
     for share in KEPT_BACK if max_sequences is None else KEPT_BACK_UNDER_A_LIMIT:
-        dealt = _deal(falling, counts, pack_size, packs, share, balance, max_sequences)
+        dealt = _deal(counts, pack_size, packs, share, balance, max_sequences)
         _fill(dealt, max_sequences)
         found, total = _pack_rest(dealt, pack_size, max_sequences)
         if ids is None or total < fewest:
@@ -85,15 +84,10 @@ def spread_ids(lengths: Ids, pack_size: int, *, max_sequences: int | None, balan
 
 
 def _deal(
-    falling: Ids,
-    counts: npt.NDArray[np.int64],
-    pack_size: int,
-    packs: int,
-    share: float,
-    balance: bool,
-    most: int | None,
+    counts: npt.NDArray[np.int64], pack_size: int, packs: int, share: float, balance: bool, most: int | None
 ) -> _Dealt:
     """Deal all but the shortest sequences, which hold `share` of the tokens."""
+    falling = np.repeat(np.arange(pack_size, -1, -1, dtype=np.int32), counts[::-1])
     dealt = _Dealt(
         falling, np.full(len(falling), _NONE, np.int32), np.full(packs, pack_size, np.int32), np.zeros(packs, np.int32)
     )
