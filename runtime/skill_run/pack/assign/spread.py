@@ -59,28 +59,36 @@ def spread_ids(lengths: Ids, pack_size: int, *, max_sequences: int | None, balan
     counts = np.bincount(lengths, minlength=pack_size + 1)
     classic = decreasing_fillings(counts, pack_size)
     packs = sum(times for _, times in classic)
-    if balance:
-        packs += int(packs * FOR_BALANCE)
     if max_sequences is not None:
         packs = max(packs, -(-len(lengths) // max_sequences))
-    ids: Ids | None = None
-    fewest = 0
-    for share in KEPT_BACK if max_sequences is None else KEPT_BACK_UNDER_A_LIMIT:
-        dealt = _deal(counts, pack_size, packs, share, balance, max_sequences)
-        _fill(dealt, max_sequences)
-        found, total = _pack_rest(dealt, pack_size, max_sequences)
-        if ids is None or total < fewest:
-            ids, fewest = found, total
-        if fewest <= packs:
-            break
-    assert ids is not None
-    if fewest > packs:
+    ids, found = _spread(counts, pack_size, packs, balance, max_sequences)
+    if found > packs and balance:
+        packs += int(packs * FOR_BALANCE)
+        ids, found = _spread(counts, pack_size, packs, balance, max_sequences)
+    if found > packs:
         limited = decreasing_ids(lengths, pack_size, max_sequences)
-        if int(limited.max()) < fewest:
+        if int(limited.max()) < found:
             return limited
     result = np.empty(len(lengths), np.int32)
     result[sorted_places(lengths)[::-1]] = ids
     return result
+
+
+def _spread(
+    counts: npt.NDArray[np.int64], pack_size: int, packs: int, balance: bool, most: int | None
+) -> tuple[Ids, int]:
+    """Return ids by falling length and the number of packs, of the share kept back that takes fewest."""
+    best: tuple[Ids, int] | None = None
+    for share in KEPT_BACK if most is None else KEPT_BACK_UNDER_A_LIMIT:
+        dealt = _deal(counts, pack_size, packs, share, balance, most)
+        _fill(dealt, most)
+        found = _pack_rest(dealt, pack_size, most)
+        if best is None or found[1] < best[1]:
+            best = found
+        if best[1] <= packs:
+            break
+    assert best is not None
+    return best
 
 
 def _deal(
