@@ -1,0 +1,1 @@
+"""The output forms of a generated setup."""
