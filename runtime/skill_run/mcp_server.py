@@ -29,6 +29,7 @@ from skill_run import __version__
 from skill_run.errors import EXIT_CLEAN, InputError, SkillRunError
 from skill_run.mcp_inspection import Inspection
 from skill_run.mcp_jobs import JobTools
+from skill_run.mcp_recipes import RecipeTools
 from skill_run.mcp_skills import SkillsOverMcp, skill_files
 from skill_run.mcp_tools import Tools
 from skill_run.mcp_verification import Verification
@@ -42,7 +43,9 @@ INSTRUCTIONS: Final = (
     "error findings first, ask the user before a fix whose fix_is_semantic is true, then validate again. Call "
     "inspect_batch on a dumped batch or a packed dataset when a loss looks wrong, or for proof before the first step. "
     "Call explain_rule for the reason behind a finding, or for the name, type and default of a config field in each "
-    "release. Call verify_skill before GPU hours are spent, to prove packed training with context parallelism on the "
+    "release. Call generate_recipe for a new config, migrate_config after an upgrade of Megatron-Bridge, plan_packing "
+    "to choose pack size and context parallelism from the user's data, and pack_dataset to pack it before the run. "
+    "Call verify_skill before GPU hours are spent, to prove packed training with context parallelism on the "
     "real Megatron-Core. Call launch_training to preview a run, show the plan to the user, and start it with the "
     "token only when they agree; follow it with get_job, and ask before stop_job. Call list_skills to find the guide "
     "for a task, and read it as the resource it names. Do not judge a config by eye."
@@ -59,6 +62,9 @@ _LOOKS: Final = ToolAnnotations(read_only_hint=True, destructive_hint=False, ide
 _STARTS: Final = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
 )
+_WRITES: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
 _ENDS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True)
 _MIME_TYPES: Final = {".md": "text/markdown", ".yaml": "application/yaml", ".json": "application/json"}
 
@@ -70,6 +76,7 @@ class SkillRunServer(MCPServer[Any]):
         tools = Tools(roots)
         inspection = Inspection(roots, python)
         jobs = JobTools(roots)
+        recipes = RecipeTools(roots)
         super().__init__(
             "skill-run",
             title="skill-run",
@@ -83,6 +90,10 @@ class SkillRunServer(MCPServer[Any]):
                 _tool(inspection.inspect_batch, "Inspect a batch or a packed dataset"),
                 _tool(tools.explain_rule, "Explain a rule or a config field"),
                 _tool(tools.list_skills, "List the skills"),
+                _tool(recipes.generate_recipe, "Generate a config from a workflow"),
+                _tool(recipes.migrate_config, "Move a config to another release"),
+                _tool(recipes.plan_packing, "Plan pack sizes and context parallelism"),
+                _tool(recipes.pack_dataset, "Pack a data set", _WRITES),
                 _tool(Verification(roots).verify_skill, "Verify the installation and packed training"),
                 _tool(jobs.launch_training, "Preview a training run, or start a previewed one", _STARTS),
                 _tool(jobs.get_job, "Follow a job", _LOOKS),

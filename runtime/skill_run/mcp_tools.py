@@ -193,8 +193,8 @@ class Tools:
         if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
             raise InputError(f"config_text is larger than {MAX_BYTES // 1024} KiB, which no config is")
         told = form or form_of_text(text)
-        if told == "overrides" or (form is None and told == "yaml" and _only_overrides(text)):
-            return _Input(None, None, "overrides", (*_tokens(text), *overrides))
+        if told == "overrides" or (form is None and told == "yaml" and only_overrides(text)):
+            return _Input(None, None, "overrides", (*override_tokens(text), *overrides))
         return _Input(text, told, "config_text", overrides)
 
     def _report(self, given: _Input, run: dict[str, Any]) -> ValidationReport:
@@ -256,12 +256,12 @@ def _named(finding: Finding, given: _Input) -> Finding:
     return replace(finding, location=where, message=finding.message.replace(_TEXT, given.shown))
 
 
-def _only_overrides(text: str) -> bool:
+def only_overrides(text: str) -> bool:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return all(_OVERRIDE.fullmatch(line) for line in lines)
 
 
-def _tokens(text: str) -> list[str]:
+def override_tokens(text: str) -> list[str]:
     """Return one override per line, or the words of a single line as a shell splits them."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != 1:
