@@ -1,0 +1,57 @@
+"""Complete scripts of a draft."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from skill_run.bridge.recipes import catalogue
+from skill_run.recipe.draft import Draft
+from skill_run.recipe.forms.script import render_script
+
+
+def draft(bridge: str = "0.6.2", recipe: str = "llama32_1b_sft_config", **given: Any) -> Draft:
+    held: dict[str, Any] = {"workflow": "sft", "title": "Packed SFT", "task": "sft", "settings": {}, "world_size": 8}
+    return Draft(bridge=bridge, recipe=catalogue(bridge)[recipe], **{**held, **given})
+
+
+def test_a_script_starts_finetune_with_the_config_that_build_returns() -> None:
+    text = render_script(draft())
+    assert "    finetune(config=build(), forward_step_func=forward_step)\n" in text
+    assert "from megatron.bridge.training.gpt_step import forward_step\n" in text
+    assert text.endswith('if __name__ == "__main__":\n    main()\n')
+
+
+def test_a_pretraining_draft_starts_pretrain() -> None:
+    text = render_script(draft(recipe="llama32_1b_pretrain_config", task="pretrain"))
+    assert "from megatron.bridge.training.pretrain import pretrain\n" in text
+    assert "    pretrain(config=build(), forward_step_func=forward_step)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "line"),
+    [
+        ("h100", 8, "torchrun --standalone --nproc_per_node=8 train.py"),
+        ("h100", 16, "torchrun --nnodes=2 --nproc_per_node=8 --node_rank=$NODE_RANK \\"),
+        ("gb200", 8, "torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$NODE_RANK \\"),
+    ],
+)
+def test_the_docstring_of_a_script_says_how_it_is_started(gpu: str, gpus: int, line: str) -> None:
+    told = ast.get_docstring(ast.parse(render_script(draft(gpu=gpu, world_size=gpus))))
+    assert told is not None
+    assert line in told
+
+
+def test_text_of_the_user_stays_text_wherever_it_stands() -> None:
+    evil = '"""\nimport os\nos.system("x")\n\\'
+    made = draft(
+        title=evil,
+        settings={"checkpoint.save": evil, "logger.wandb_project": "it's"},
+        comments={"checkpoint.save": evil},
+        env={"A": evil},
+    )
+    tree = ast.parse(render_script(made))
+    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
+    assert {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)} >= {evil, "it's"}
