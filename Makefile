@@ -34,6 +34,7 @@ docs-check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python bench/run.py
+	$(BIN)/python bench/assign_packs.py
 
 wheel-check: $(READY)
 	bash tests/wheel/check.sh $(abspath $(BIN)/python)
