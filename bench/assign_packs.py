@@ -2,8 +2,8 @@
 
 `python bench/assign_packs.py [--repeat N] [--peer-count N] [--json] [--strict]`. Lengths are log-normal (median 400,
 sigma 1, clipped to 8..8192), the pack has 8192 tokens. Megatron-Bridge's packer comes from a worker (`skill-run worker
-setup cpu-0.6.2`); TRL's and Axolotl's are fetched once into a cache folder outside the clone. What cannot be had is told
-as not measured.
+setup cpu-0.6.2`); TRL's and Axolotl's are fetched once into a cache folder outside the clone. What cannot be had is
+told as not measured.
 """
 
 from __future__ import annotations
