@@ -25,7 +25,7 @@ def test_a_script_starts_finetune_with_the_config_that_build_returns() -> None:
 
 
 def test_a_pretraining_draft_starts_pretrain() -> None:
-    text = render_script(draft(recipe="llama32_1b_pretrain_config", task="pretrain"))
+    text = render_script(draft(recipe="llama31_405b_pretrain_1024gpu_h100_fp8cs_config", task="pretrain"))
     assert "from megatron.bridge.training.pretrain import pretrain\n" in text
     assert "    pretrain(config=build(), forward_step_func=forward_step)\n" in text
 

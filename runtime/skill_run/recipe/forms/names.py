@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from skill_run.bridge.recipes import Recipe, catalogue
 from skill_run.bridge.release import by_version, index, matches, read_data
 from skill_run.errors import InputError
+from skill_run.recipe.draft import Draft
 
 _TRAINING: Final = "megatron.bridge.training"
 _MODELS: Final = "megatron.bridge.models"
@@ -107,31 +108,39 @@ def recipe_symbol(recipe: Recipe, bridge: str) -> Symbol:
     return Symbol(".".join(recipe.module.split(".")[:4]), recipe.name)
 
 
-def step_symbol(recipe: Recipe, bridge: str, dataset_type: str | None, mode: str) -> Symbol:
-    """Return the forward step that fits a recipe's model and its data set.
+def step_symbol(draft: Draft, dataset_type: str | None, mode: str) -> Symbol:
+    """Return the forward step that fits a draft's model and its data set; text goes through the GPT step.
 
-    mode: `finetune` or `pretrain`, which the steps of video models are made with.
+    mode: `finetune` or `pretrain`, which the step of video models is made with. DeepSeek V4 gives each context parallel
+    rank one piece of the sequence instead of two, which its own step does (deepseek_v4_step.py of 0.6.2).
     """
+    recipe, bridge = draft.recipe, draft.bridge
     parts = recipe.module.split(".")
     family = parts[3] if len(parts) > 3 else ""
-    if dataset_type is not None and dataset_type.startswith("Step37Flickr8k"):
-        return Symbol(f"{_MODELS}.stepfun.step37_flickr8k_step", "forward_step")
+    if recipe.name.startswith("deepseek_v4") and _splits_sequences(draft):
+        return Symbol(f"{_MODELS}.deepseek.deepseek_v4_step", "forward_step")
     if family == "qwen_vl" and not recipe.name.startswith("qwen2"):
         family = "qwen3_vl"
-    if family in _STEPS:
-        module = str(by_version(_STEPS[family], bridge))
-        name = _FORWARD_CLASSES.get(family, "forward_step")
-        call = "" if name == "forward_step" else f'{name}(mode="{mode}")' if family == "wan" else f"{name}()"
-        return Symbol(module, name, call)
-    visual = family.endswith("_vl") or _reads_images(dataset_type, recipe, bridge)
-    return Symbol(f"{_TRAINING}.{'vlm_step' if visual else 'gpt_step'}", "forward_step")
+    if _is_text(dataset_type, family):
+        return Symbol(f"{_TRAINING}.gpt_step", "forward_step")
+    if dataset_type is not None and dataset_type.startswith("Step37Flickr8k"):
+        return Symbol(f"{_MODELS}.stepfun.step37_flickr8k_step", "forward_step")
+    if family not in _STEPS:
+        return Symbol(f"{_TRAINING}.vlm_step", "forward_step")
+    module = str(by_version(_STEPS[family], bridge))
+    name = _FORWARD_CLASSES.get(family, "forward_step")
+    call = "" if name == "forward_step" else f'{name}(mode="{mode}")' if family == "wan" else f"{name}()"
+    return Symbol(module, name, call)
 
 
-def _reads_images(dataset_type: str | None, recipe: Recipe, bridge: str) -> bool:
-    """Tell whether a data set of conversations belongs to a model with an image encoder.
+def _splits_sequences(draft: Draft) -> bool:
+    field = "model.context_parallel_size"
+    size = draft.settings.get(field, draft.recipe.values.get(field))
+    return isinstance(size, int) and size > 1
 
-    A data set class that reads chat as well as images is no sign of its own when the recipe reads text.
-    """
-    conversations = [*by_version(index()["dataset_classes"]["in_batch"], bridge)]
-    own = recipe.values.get("dataset.type")
-    return dataset_type in conversations and own in conversations
+
+def _is_text(dataset_type: str | None, family: str) -> bool:
+    classes = index()["dataset_classes"]
+    if dataset_type is None:
+        return family not in _STEPS and not family.endswith("_vl")
+    return dataset_type in [*classes["text_sft"]["*"], *classes["gpt"]["*"]]

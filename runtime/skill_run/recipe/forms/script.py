@@ -16,7 +16,7 @@ def render_script(draft: Draft) -> str:
     """
     mode = "pretrain" if draft.task == "pretrain" else "finetune"
     recipe = recipe_symbol(draft.recipe, draft.bridge)
-    step = step_symbol(draft.recipe, draft.bridge, dataset_type(draft), mode)
+    step = step_symbol(draft, dataset_type(draft), mode)
     writer = Writer(draft)
     body = writer.write(1)
     used = {*writer.symbols, recipe, step, home_of("ConfigContainer", draft.bridge), home_of(mode, draft.bridge)}
