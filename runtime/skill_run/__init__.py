@@ -5,7 +5,7 @@ The functions of the public API are loaded on first use, so that importing the p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
     from skill_run.rehearse.run import rehearse_config
     from skill_run.rules.validate import validate_config
 
-# Name -> module that has it.
-_LATER: Final = {
-    "generate_recipe": "skill_run.recipe.generate",
-    "inspect_batch": "skill_run.batch.inspect",
-    "migrate_config": "skill_run.recipe.migrate",
-    "plan_packing": "skill_run.plan.plan",
-    "rehearse_config": "skill_run.rehearse.run",
-    "validate_config": "skill_run.rules.validate",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'skill_run' has no attribute '{name}'")
-    from importlib import import_module
-
-    return getattr(import_module(_LATER[name]), name)
+    found: Any
+    match name:
+        case "generate_recipe":
+            from skill_run.recipe.generate import generate_recipe as found
+        case "inspect_batch":
+            from skill_run.batch.inspect import inspect_batch as found
+        case "migrate_config":
+            from skill_run.recipe.migrate import migrate_config as found
+        case "plan_packing":
+            from skill_run.plan.plan import plan_packing as found
+        case "rehearse_config":
+            from skill_run.rehearse.run import rehearse_config as found
+        case "validate_config":
+            from skill_run.rules.validate import validate_config as found
+        case _:
+            raise AttributeError(f"module 'skill_run' has no attribute '{name}'")
+    return found

@@ -34,10 +34,31 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in LATER:
             return super().get_command(ctx, cmd_name)
-        from importlib import import_module
+        return _later(cmd_name)
 
-        found: click.Command = getattr(import_module(f"skill_run.commands.{cmd_name}"), cmd_name)
-        return found
+
+def _later(name: str) -> click.Command:
+    """Import a command of skill_run.commands: one at a time, as each brings what it needs."""
+    match name:
+        case "generate":
+            from skill_run.commands.generate import generate as found
+        case "jobs":
+            from skill_run.commands.jobs import jobs as found
+        case "launch":
+            from skill_run.commands.launch import launch as found
+        case "migrate":
+            from skill_run.commands.migrate import migrate as found
+        case "pack":
+            from skill_run.commands.pack import pack as found
+        case "plan":
+            from skill_run.commands.plan import plan as found
+        case "rehearse":
+            from skill_run.commands.rehearse import rehearse as found
+        case "verify":
+            from skill_run.commands.verify import verify as found
+        case _:
+            from skill_run.commands.worker import worker as found
+    return found
 
 
 # Commands with a module of their own in skill_run.commands, which is named after them.
