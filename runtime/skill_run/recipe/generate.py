@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from skill_run.bridge.names import to_canonical
 from skill_run.bridge.recipes import Recipe
 from skill_run.bridge.version import Evidence, choose
 from skill_run.config.model import Plain
@@ -13,15 +14,16 @@ from skill_run.errors import InputError
 from skill_run.plan.gpus import gpu_rates
 from skill_run.recipe.draft import Draft, Task
 from skill_run.recipe.forms.written import written_settings
-from skill_run.recipe.inputs import checked_inputs
+from skill_run.recipe.inputs import checked_inputs, schema_of
 from skill_run.recipe.pick import named_recipe, pick_recipe
-from skill_run.recipe.settings import Request, Settled, judged_with, kept, settle, sources_of
-from skill_run.recipe.workflow import Workflow, find_workflow
+from skill_run.recipe.settings import Request, Settled, judged_with, kept, protected, settle, sources_of
+from skill_run.recipe.workflow import Workflow, find_workflow, workflows
 from skill_run.report.finding import Finding, ValidationReport
 
 Form = Literal["script", "python", "yaml", "overrides", "json"]
 FORMS: Final = ("script", "python", "yaml", "overrides", "json")
 _MOST_GPUS: Final = 2**20
+MAX_ROUNDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class GeneratedRecipe:
     warnings: tuple[Finding, ...]
     next_commands: tuple[str, ...]
     draft: Draft
+    report: ValidationReport
 
     @property
     def clean(self) -> bool:
@@ -109,7 +112,21 @@ def generate_recipe(
         warnings=tuple(f for f in report.findings if f.severity == "warning"),
         next_commands=_next_commands(draft, form),
         draft=draft,
+        report=report,
     )
+
+
+def list_workflows() -> list[dict[str, str]]:
+    """Return what workflows there are: id, title, skill, and the recorded releases each works on."""
+    return [
+        {"id": found.id, "title": found.title, "skill": found.skill, "releases": ", ".join(found.releases)}
+        for found in workflows().values()
+    ]
+
+
+def describe_inputs(workflow: str) -> dict[str, Any]:
+    """Return the JSON Schema of a workflow's inputs."""
+    return schema_of(find_workflow(workflow))
 
 
 def render(draft: Draft, form: Form) -> str:
@@ -136,23 +153,44 @@ def render(draft: Draft, form: Form) -> str:
 
 
 def judged(request: Request, settled: Settled) -> tuple[Settled, ValidationReport]:
-    """Judge the settings by our own rules; take our own fixes first where they are needed and change no training."""
-    from skill_run.rules.fix import fix_config
+    """Judge the settings by our own rules, with their own fixes taken where an error or corruption is left.
+
+    Fixes that change the training itself come last. What the workflow is about and what the user gave stays.
+    """
+    report = _report(request, settled)
+    stays = protected(request)
+    for semantic in (False, True):
+        for _ in range(MAX_ROUNDS):
+            if not _take_fixes(request, settled, report, stays, semantic=semantic):
+                break
+            settled = kept(request, settled)
+            report = _report(request, settled)
+    return settled, report
+
+
+def _take_fixes(
+    request: Request, settled: Settled, report: ValidationReport, stays: frozenset[str], *, semantic: bool
+) -> bool:
+    """Take the fixes of the worst findings; return whether any setting changed."""
+    kind = str(settled.settings.get("dataset.type") or request.recipe.values.get("dataset.type") or "") or None
+    changed = False
+    for finding in report.at_least("corruption"):
+        if finding.fix_is_semantic and not semantic:
+            continue
+        fix = {to_canonical(name, request.release, kind): value for name, value in finding.fix.items()}
+        if stays.isdisjoint(fix) and any(settled.settings.get(name, ...) != value for name, value in fix.items()):
+            for name, value in fix.items():
+                settled.set(name, value, finding.title)
+            changed = True
+    return changed
+
+
+def _report(request: Request, settled: Settled) -> ValidationReport:
     from skill_run.rules.validate import bundle_rules, judge_sources
 
-    sources = sources_of(request, settled.settings)
-    report = judge_sources(sources, bundle_rules(), **judged_with(request))
-    if not report.at_least("error"):
-        return settled, report
-    fixed = fix_config(sources, bundle_rules(), **judged_with(request))
-    from skill_run.bridge.names import to_canonical
-
-    kind = str(settled.settings.get("dataset.type") or request.recipe.values.get("dataset.type") or "") or None
-    for change in fixed.changes:
-        settled.set(to_canonical(change.field, request.release, kind), change.new, f"by the rule {change.rule}")
-    settled = kept(request, settled)
-    again = judge_sources(sources_of(request, settled.settings), bundle_rules(), **judged_with(request))
-    return settled, again
+    return judge_sources(
+        sources_of(request.recipe, request.release, settled.settings), bundle_rules(), **judged_with(request)
+    )
 
 
 def _request(

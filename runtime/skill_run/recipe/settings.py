@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from skill_run.bridge.names import exists, to_canonical
+from skill_run.bridge.names import exists, to_canonical, to_written
 from skill_run.bridge.recipes import Recipe
-from skill_run.bridge.release import load_release
+from skill_run.bridge.release import index, load_release
 from skill_run.config.config import Config
 from skill_run.config.model import Assignment, Plain, Source, State, Unknown
 from skill_run.config.overrides import read_overrides
@@ -17,7 +17,7 @@ from skill_run.plan.choose import choose_layout
 from skill_run.plan.from_config import layout_from
 from skill_run.plan.layout import Layout, Run, problems
 from skill_run.plan.shape import ModelShape, shape_of
-from skill_run.recipe.draft import Task
+from skill_run.recipe.draft import Draft, Task
 from skill_run.recipe.inputs import CHOOSE
 from skill_run.recipe.workflow import Workflow, evaluate, inputs_in, is_derived
 from skill_run.rules.derived import Facts, NeedsValue
@@ -33,6 +33,8 @@ SIZES: Final[Mapping[str, tuple[str, str]]] = {
     "sequence_parallel": ("sp", "model.sequence_parallel"),
     "cp_comm_type": ("cp_comm_type", "model.cp_comm_type"),
 }
+_WIDTH: Final = "dataset.offline_packing_specs.packed_sequence_size"
+_MULTIPLE: Final = "dataset.offline_packing_specs.pad_seq_to_mult"
 _HIERARCHY: Final = "model.hierarchical_context_parallel_sizes"
 _DIRECT: Final = {
     "micro_batch_size": "train.micro_batch_size",
@@ -42,8 +44,8 @@ _DIRECT: Final = {
     "save": "checkpoint.save",
 }
 _ADAPTERS: Final = {"lora": "LoRA", "dora": "DoRA"}
-# Set however the recipe has them: a recipe's own values are a folder that is read silently.
-_PINNED: Final = frozenset({"checkpoint.load"})
+# Set whatever is known of them: recipes have a folder or a data set of the hub there.
+_PINNED: Final = frozenset({"checkpoint.load", "dataset.hf_dataset"})
 
 
 @dataclass(slots=True)
@@ -93,8 +95,14 @@ def settle(request: Request) -> Settled:
     for name, expression in request.workflow.settings_for(request.release).items():
         if is_derived(expression):
             later[name] = expression
+        elif name in index()["architecture_fields"] and not inputs_in(expression) & set(request.inputs):
+            # The recipe's model has its own.
+            continue
         elif not (name in found.settings and inputs_in(expression) & set(SIZES)):
             found.set(name, evaluate(expression, values, _no_derived))
+    if _keeps_packing(request):
+        found.settings.setdefault(_WIDTH, values["seq_length"])
+        later.setdefault(_MULTIPLE, "derived.pad_multiple")
     _take_given(request, found)
     _take_context_parallel_loss(request, found)
     _take_data(request, found)
@@ -111,6 +119,11 @@ def settle(request: Request) -> Settled:
     for name, value in given.items():
         found.set(name, value, "as given")
     return kept(request, found)
+
+
+def _keeps_packing(request: Request) -> bool:
+    """Tell whether the recipe packs offline and the workflow, which is not about data, lets it."""
+    return request.workflow.task == "any" and isinstance(request.recipe.values.get(_WIDTH), int)
 
 
 def _no_derived(name: str) -> Plain:
@@ -208,7 +221,7 @@ def _overlaid(request: Request, fixed: Mapping[str, Plain], values: Mapping[str,
         value = fixed.get(short, own if own is not None else held.get(path))
         if isinstance(value, list):
             value = value[0] if value else None
-        fields[path] = value
+        fields[path] = None if short == "vpp" and value == 1 else value
     for path in (path for short, path in SIZES.values() if short in ("tp", "pp", "cp", "ep")):
         fields[path] = fields[path] or 1
     if "sp" not in fixed and "tp" in fixed:
@@ -251,7 +264,8 @@ def _check_world(request: Request, layout: Layout, shape: ModelShape | None, val
         flat = replace(layout, pp=1, vpp=None, last_stage_layers=None)
         why += problems(shape, flat, _run(request, values), world_size=0)
     if why:
-        raise InputError(f"{layout} is not possible: {'; '.join(why)}")
+        shown = layout if layout.ep > 1 else replace(layout, etp=1)
+        raise InputError(f"{shown} is not possible: {'; '.join(why)}")
 
 
 def _take_batch(request: Request, values: dict[str, Plain], found: Settled) -> None:
@@ -332,6 +346,14 @@ def _why_multiple(config: Config) -> str:
     return f"each sample is cut into 2 x CP chunks and sharded over TP with SP (TP {facts.tp}, CP {facts.cp})"
 
 
+def protected(request: Request) -> frozenset[str]:
+    """Return the fields that no fix may change: what the workflow is about, and what the user gave."""
+    own = {name for name, value in request.workflow.settings_for(request.release).items() if not is_derived(value)}
+    sizes = {path for name, (_, path) in SIZES.items() if name in request.inputs}
+    given = {path for name, path in _DIRECT.items() if name in request.inputs}
+    return frozenset(own | sizes | given | set(overrides_of(request)))
+
+
 def overrides_of(request: Request) -> dict[str, Plain]:
     """Return the user's own `field=value` settings by canonical name."""
     found: dict[str, Plain] = {}
@@ -373,33 +395,37 @@ def _says(base: Config, name: str, value: Plain) -> bool:
     return name not in base.values and (value is None or value is False or (value == 1 and value is not True))
 
 
-def sources_of(request: Request, settings: Mapping[str, Plain]) -> list[Source]:
+def sources_of(recipe: Recipe, release: str, settings: Mapping[str, Plain]) -> list[Source]:
     """Return what our own reader makes of a recipe with these settings over it."""
     replaced = settings.get("dataset.type")
-    kind = str(replaced or request.recipe.values.get("dataset.type") or "") or None
-    release = load_release(request.release)
+    kind = str(replaced or recipe.values.get("dataset.type") or "") or None
     assigned: list[Assignment] = []
     if replaced is not None:
-        assigned.append(Assignment("dataset", {"_target_": release.imports.get(str(replaced), str(replaced))}))
-    from skill_run.bridge.names import to_written
-
-    for name, value in settings.items():
-        if name != "dataset.type":
-            assigned.append(Assignment(to_written(name, request.release, kind), value))
-    start = Source(form="recipe", name=request.recipe.name, recipe=request.recipe.name)
+        module = load_release(release).imports.get(str(replaced), str(replaced))
+        assigned.append(Assignment("dataset", {"_target_": module}))
+    assigned += [
+        Assignment(to_written(name, release, kind), value) for name, value in settings.items() if name != "dataset.type"
+    ]
+    start = Source(form="recipe", name=recipe.name, recipe=recipe.name)
     return [start, Source(form="overrides", name="generated", assignments=assigned)]
 
 
 def resolved(request: Request, settings: Mapping[str, Plain]) -> Config:
     """Return the config of the recipe with these settings over it."""
-    return build_config(sources_of(request, settings), **judged_with(request))
+    return build_config(sources_of(request.recipe, request.release, settings), **judged_with(request))
+
+
+def resolved_draft(draft: Draft) -> Config:
+    """Return the config that a draft comes to."""
+    return build_config(
+        sources_of(draft.recipe, draft.bridge, draft.settings),
+        bridge=draft.bridge,
+        recipe=draft.recipe.name,
+        world_size=draft.world_size,
+        gpu=draft.gpu,
+    )
 
 
 def judged_with(request: Request) -> dict[str, Any]:
     """Return the arguments with which a config of this request is built."""
-    return {
-        "bridge": request.release,
-        "recipe": request.recipe.name,
-        "world_size": request.gpus,
-        "gpu": request.gpu,
-    }
+    return {"bridge": request.release, "recipe": request.recipe.name, "world_size": request.gpus, "gpu": request.gpu}
