@@ -128,7 +128,12 @@ class RecipeTools:
             text=text,
             left_out=left_out,
             settings=told["settings"],
-            reasons=[models.Reason(**reason) for reason in told["reasons"]],
+            reasons=[
+                models.Reason(
+                    field=reason["field"], value=told["settings"].get(reason["field"]), because=reason["because"]
+                )
+                for reason in told["reasons"]
+            ],
             problems=_problems(found.report),
             next_commands=list(told["next_commands"]),
             workflows=[],
