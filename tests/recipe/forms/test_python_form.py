@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from form_drafts import RELEASES, drafts, named_drafts
 from hypothesis import HealthCheck, given, settings
-from tests.recipe.forms.drafts import RELEASES, drafts, named_drafts
 
 from skill_run.bridge import names
 from skill_run.bridge.names import canonical_field

@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-from pathlib import Path
 
-import pytest
-from tests.conftest import load_installer
-from tests.recipe.forms.drafts import named_drafts
-from tests.recipe.forms.wheel import Wheel, wheel_at
+from form_drafts import named_drafts
+from release_syntax import Wheel
 
 from skill_run.bridge.recipes import catalogue
-from skill_run.errors import MissingError
 from skill_run.recipe.draft import Draft
 from skill_run.recipe.forms.script import render_script
-from skill_run.worker.environments import FOLDER_ENVIRONMENT, Worker
-from skill_run.worker.releases import prepare_release
-
-PUBLISHED = ("0.3.1", "0.4.2", "0.5.1", "0.6.2")
-
-
-@pytest.fixture(scope="session")
-def site_packages(bridge_worker: Worker) -> Path:
-    code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-    done = subprocess.run([*bridge_worker.command, "-I", "-c", code], capture_output=True, text=True, check=True)
-    return Path(done.stdout.strip())
-
-
-@pytest.fixture(scope="session", params=PUBLISHED)
-def release(request: pytest.FixtureRequest, bridge_worker: Worker, site_packages: Path) -> tuple[str, Wheel]:
-    """A release with its packages: the worker's own, or wheels that are fetched into the tests' cache folder."""
-    bridge: str = request.param
-    if bridge == bridge_worker.bridge:
-        return bridge, wheel_at(site_packages)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER_ENVIRONMENT, str(load_installer().cache_folder() / "workers"))
-        try:
-            return bridge, wheel_at(prepare_release(bridge_worker, bridge))
-        except MissingError as error:
-            pytest.skip(f"the wheels of Megatron-Bridge {bridge} cannot be had, so its names are not checked: {error}")
 
 
 def missing_imports(tree: ast.Module, wheel: Wheel) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import runpy
 import sys
@@ -44,7 +45,8 @@ def told(script: str) -> dict[str, Any]:
     """Return what happened to one script."""
     try:
         with _as_on_the_cluster({"world_size": WORLD_SIZE, "env": {}}):
-            container = runpy.run_path(script, run_name="script")["build"](ARGUMENTS)
+            build = runpy.run_path(script, run_name="script")["build"]
+            container = build(ARGUMENTS) if inspect.signature(build).parameters else build()
             _apply_mixed_precision(container)
             container.validate()
     except Exception:
@@ -52,12 +54,14 @@ def told(script: str) -> dict[str, Any]:
     dataset = container.dataset
     return {
         "outcome": "passes",
+        "container": type(container).__name__,
         "dataset": type(dataset).__name__,
         "packs": getattr(dataset, "enable_offline_packing", None),
         "in_batch": getattr(dataset, "enable_in_batch_packing", None),
         "pad": getattr(getattr(dataset, "offline_packing_specs", None), "pad_seq_to_mult", None),
         "eval_iters": container.validation.eval_iters,
         "etp": container.model.expert_tensor_parallel_size,
+        "peft": type(container.peft).__name__,
     }
 
 

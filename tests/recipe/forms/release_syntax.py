@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 
@@ -71,9 +70,3 @@ def _own_keywords(node: ast.ClassDef) -> Iterator[str]:
             yield item.target.id
         elif isinstance(item, ast.FunctionDef) and item.name == "__init__":
             yield from (argument.arg for argument in [*item.args.args, *item.args.kwonlyargs])
-
-
-@cache
-def wheel_at(root: Path) -> Wheel:
-    """Return the wheel of a folder, read once."""
-    return Wheel(root)

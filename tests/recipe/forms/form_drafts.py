@@ -19,6 +19,8 @@ _PACKING = {
     "dataset.offline_packing_specs.pad_seq_to_mult": 4,
     "dataset.dataset_kwargs.pad_to_max_length": True,
 }
+_ONE_GPU = {"model.tensor_model_parallel_size": 1, "model.pipeline_model_parallel_size": 1}
+_IMAGES = {"train.micro_batch_size": 2}
 _CONTEXT = {
     "model.context_parallel_size": 2,
     "model.seq_length": 8192,
@@ -102,23 +104,26 @@ def named_drafts(bridge: str) -> dict[str, Draft]:
         comments = {name: f"why {name} is set" for name in settings}
         return Draft(bridge, "sft", "A run", task, catalogue(bridge)[recipe], settings, comments, 8, env={"A": "1"})
 
-    lora = {"peft.dim": 16, "peft.target_modules": ["linear_qkv", "linear_proj"]}
+    start = {"checkpoint.pretrained_checkpoint": "/checkpoints/base", "model.seq_length": 8192}
+    lora = {**start, "peft.dim": 16, "peft.target_modules": ["linear_qkv", "linear_proj"]}
     dora = {"peft.type": "DoRA", **lora, "peft.alpha": 32}
     blend = {"dataset.blend": [["/data/a", "/data/b"], [0.5, 0.5]], "dataset.split": "99,1,0"}
     sft, peft = text_recipe(bridge, "sft"), text_recipe(bridge, "peft")
     found = {
-        "recipe_data": made(sft, "sft", {**_CONTEXT, **_PACKING}),
+        "recipe_data": made(sft, "sft", {**_CONTEXT, **_PACKING, "dataset.seq_length": 8192}),
         "local": made(sft, "sft", {**_CONTEXT, **local_data(bridge)}),
         "hub": made(sft, "sft", {**_CONTEXT, **hub_data(bridge)}),
         "overlap": made(sft, "sft", {"comm_overlap.tp_comm_overlap": True, "model.attention_backend": "flash"}),
         "dtypes": made(sft, "sft", {"model.params_dtype": "torch.bfloat16", "mixed_precision": "bf16_mixed"}),
         "lora": made(peft, "peft", {**lora, **local_data(bridge)}),
         "dora": made(peft, "peft", {**dora, **local_data(bridge)}),
-        "pretrain": made(text_recipe(bridge, "pretrain"), "pretrain", {**blend, "model.context_parallel_size": 2}),
-        "images": made(image_recipe(bridge), "peft", {"train.micro_batch_size": 2, **conversations(bridge)}),
+        "pretrain": made(
+            text_recipe(bridge, "pretrain"), "pretrain", {**blend, **_ONE_GPU, "model.context_parallel_size": 2}
+        ),
+        "images": made(image_recipe(bridge), "peft", {**start, **_IMAGES, **conversations(bridge)}),
     }
     if any("energon" in name for name in catalogue(bridge)):
-        found["energon"] = made(image_recipe(bridge, "energon"), "peft", energon(bridge))
+        found["energon"] = made(image_recipe(bridge, "energon"), "peft", {**start, **_IMAGES, **energon(bridge)})
     return found
 
 
