@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skill_run.bridge.recipes import find_recipe
+from skill_run.bridge.recipes import catalogue, find_recipe
 from skill_run.config.model import State
 from skill_run.errors import InputError
 from skill_run.recipe.generate import GeneratedRecipe, generate_recipe
@@ -80,15 +80,18 @@ def generated(row: dict[str, Any]) -> GeneratedRecipe:
         "bridge": row["version"],
         "inputs": inputs_of(row),
         "overrides": overrides_of(row),
-        "form": "overrides",
+        "form": "script",
     }
     try:
         return generate_recipe(workflow_of(row), model=row["model"], **asked)
     except InputError:
         # A newer model than the release's recipes: its cards name the recipe of the model before.
-        if find_recipe(row["recipe"], "0.7.0.dev0" if row["version"] == "main" else row["version"]) is None:
-            raise
-        return generate_recipe(workflow_of(row), recipe=row["recipe"], **asked)
+        release = "0.7.0.dev0" if row["version"] == "main" else row["version"]
+        if find_recipe(row["recipe"], release) is not None:
+            return generate_recipe(workflow_of(row), recipe=row["recipe"], **asked)
+        stem = row["recipe"].partition(f"_{row['task']}_")[0]
+        before = next(r.hf_model for r in catalogue(release).values() if r.name.startswith(stem + "_") and r.hf_model)
+        return generate_recipe(workflow_of(row), model=before, **asked)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])

@@ -223,7 +223,7 @@ def _request(
     gpu_rates(kind)
     return Request(
         workflow=found,
-        task=start_task(start, found),
+        task=_start_task(start, found, picked=recipe is None),
         recipe=start,
         release=release,
         inputs=values,
@@ -234,10 +234,12 @@ def _request(
     )
 
 
-def start_task(recipe: Recipe, workflow: Workflow) -> Task:
+def _start_task(recipe: Recipe, workflow: Workflow, *, picked: bool) -> Task:
     """Return what a recipe trains; InputError when the workflow is for something else."""
     kinds: dict[str, Task] = {"pretrain": "pretrain", "peft": "peft", "lora": "peft"}
     task = kinds.get(recipe.kind, "sft")
+    if picked and workflow.task == "pretrain":
+        return "pretrain"
     if workflow.task != "any" and (task == "pretrain") != (workflow.task == "pretrain"):
         raise InputError(f"{workflow.id} is for {workflow.task}, and {recipe.name} is a {recipe.kind} recipe")
     return task

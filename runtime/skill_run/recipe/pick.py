@@ -16,6 +16,7 @@ from skill_run.recipe.draft import Task
 _KIND: Final = re.compile(r"_(?:sft|peft|pretrain|finetune)(?:_|$)")
 _DROPPED: Final = re.compile(r"^nvidia|(?:bf16|fp8|hf|instruct|chat|base|it|pt|reasoning)$")
 _SHOWN: Final = 4
+_TEXT: Final = ("GPTSFTDatasetConfig", "HFDatasetConfig", "FinetuningDatasetConfig")
 
 
 def pick_recipe(
@@ -31,16 +32,19 @@ def pick_recipe(
     """Return the recipe of a release that fits a model best.
 
     model: a Hugging Face id, or a folder with config.json. classes: data set classes that will do; () for any. Of the
-    recipes that fit, the one whose GPU type, then GPU count, then sequence length is nearest. Raises InputError with
-    the recipes that come near when none fits.
+    recipes that fit, the one whose GPU type, then GPU count, then sequence length is nearest; a benchmark only where
+    nothing else is there. Raises InputError with the recipes that come near when none fits.
     """
     stem = _stem_of(model)
-    same = [recipe for recipe in catalogue(release).values() if not recipe.benchmark and _is_of(recipe, model, stem)]
+    same = [recipe for recipe in catalogue(release).values() if _is_of(recipe, model, stem)]
     fitting = [recipe for recipe in same if recipe.kind == task]
-    with_data = [r for r in fitting if not classes or r.values.get("dataset.type") in classes]
-    if not with_data:
+    found = [r for r in fitting if not classes or r.values.get("dataset.type") in classes]
+    if not found and task == "pretrain":
+        # A text model's finetuning recipe, whose data set object is replaced then.
+        found = [r for r in same if r.kind == "sft" and r.values.get("dataset.type") in _TEXT]
+    if not found:
         raise InputError(_none_fits(model, stem, task, release, same, fitting, classes))
-    return min(with_data, key=lambda recipe: _distance(recipe, gpus=gpus, gpu=gpu, seq_length=seq_length))
+    return min(found, key=lambda recipe: _distance(recipe, gpus=gpus, gpu=gpu, seq_length=seq_length))
 
 
 def named_recipe(name: str, release: str) -> Recipe:
@@ -82,13 +86,13 @@ def _is_of(recipe: Recipe, model: str, stem: str) -> bool:
 
 
 def _distance(recipe: Recipe, *, gpus: int | None, gpu: str | None, seq_length: int | None) -> tuple[object, ...]:
-    """Rank a recipe: of another GPU type last, then by the ratio of GPUs and of lengths, then the plainest name."""
+    """Rank a recipe: benchmarks and other GPU types last, then by the ratio of GPUs and of lengths, then by name."""
     types = re.findall(r"_(?:gb|h|b|vr|a)\d{3}_", recipe.name)
     other = bool(gpu and types and f"_{gpu.lower()}_" not in types)
     count = abs(math.log2(gpus / recipe.gpus)) if gpus and recipe.gpus else 0.0 if not gpus else 0.5
     length = recipe.values.get("model.seq_length")
     far = abs(math.log2(seq_length / length)) if seq_length and isinstance(length, int) and length > 0 else 0.0
-    return other, count, far, len(recipe.name), recipe.name
+    return recipe.benchmark, other, count, far, len(recipe.name), recipe.name
 
 
 def _none_fits(

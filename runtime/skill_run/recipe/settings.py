@@ -43,6 +43,15 @@ _DIRECT: Final = {
     "pretrained_checkpoint": "checkpoint.pretrained_checkpoint",
     "save": "checkpoint.save",
 }
+# What Megatron Core's data set of pretraining has no default for.
+_PRETRAINING: Final[Mapping[str, Plain]] = {
+    "dataset.random_seed": 1234,
+    "dataset.reset_position_ids": False,
+    "dataset.reset_attention_mask": False,
+    "dataset.eod_mask_loss": False,
+    "dataset.split": "9999,8,2",
+    "dataset.dataloader_type": "single",
+}
 _ADAPTERS: Final = {"lora": "LoRA", "dora": "DoRA"}
 # Set whatever is known of them: recipes have a folder or a data set of the hub there.
 _PINNED: Final = frozenset({"checkpoint.load", "dataset.hf_dataset"})
@@ -105,6 +114,7 @@ def settle(request: Request) -> Settled:
         later.setdefault(_MULTIPLE, "derived.pad_multiple")
     _take_given(request, found)
     _take_context_parallel_loss(request, found)
+    _take_graphs(request, found)
     _take_data(request, found)
     given = overrides_of(request)
     config = resolved(request, {**found.settings, **given})
@@ -302,6 +312,14 @@ def _take_given(request: Request, found: Settled) -> None:
         found.set("checkpoint.load", None, "the recipe's folder would be resumed from silently")
 
 
+def _take_graphs(request: Request, found: Settled) -> None:
+    """Turn the recipe's graphs off under full recompute, unless the workflow is about them."""
+    graphs = request.recipe.values.get("model.cuda_graph_impl")
+    full = found.settings.get("model.recompute_granularity") == "full"
+    if full and graphs not in (None, "none") and "model.cuda_graph_impl" not in found.settings:
+        found.set("model.cuda_graph_impl", "none", "layers that are computed again cannot be replayed from graphs")
+
+
 def _take_context_parallel_loss(request: Request, found: Settled) -> None:
     cp = found.settings.get("model.context_parallel_size", 1)
     if request.task != "pretrain" and isinstance(cp, int) and cp > 1:
@@ -313,7 +331,12 @@ def _take_data(request: Request, found: Settled) -> None:
     """Set where the data are; the data set object is replaced where the recipe's own cannot take a folder."""
     held, data = request.recipe.values.get("dataset.type"), request.inputs.get("data")
     wanted = found.settings.get("dataset.type")
-    if wanted == held:
+    if request.task == "pretrain" and request.recipe.kind != "pretrain":
+        held = "GPTDatasetConfig"
+        found.set("dataset.type", held, "the recipe is for finetuning")
+        for name, value in _PRETRAINING.items():
+            found.set(name, value)
+    elif wanted == held:
         found.settings.pop("dataset.type", None)
     elif wanted is not None:
         raise InputError(f"{request.recipe.name} reads its data with {held}, and {request.workflow.id} needs {wanted}")
