@@ -115,6 +115,9 @@ def named_drafts(bridge: str) -> dict[str, Draft]:
         "hub": made(sft, "sft", {**_CONTEXT, **hub_data(bridge)}),
         "overlap": made(sft, "sft", {"comm_overlap.tp_comm_overlap": True, "model.attention_backend": "flash"}),
         "dtypes": made(sft, "sft", {"model.params_dtype": "torch.bfloat16", "mixed_precision": "bf16_mixed"}),
+        "precision": made(
+            sft, "sft", {"mixed_precision.grad_reduce_in_fp32": True, "comm_overlap.tp_comm_overlap": True}
+        ),
         "lora": made(peft, "peft", {**lora, **local_data(bridge)}),
         "dora": made(peft, "peft", {**dora, **local_data(bridge)}),
         "pretrain": made(

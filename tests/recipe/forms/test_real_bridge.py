@@ -14,7 +14,19 @@ from skill_run.recipe.forms.script import render_script
 from skill_run.worker.environments import Worker
 
 BRIDGE = "0.6.2"
-KINDS = ("recipe_data", "local", "hub", "overlap", "dtypes", "lora", "dora", "pretrain", "images", "energon")
+KINDS = (
+    "recipe_data",
+    "local",
+    "hub",
+    "overlap",
+    "dtypes",
+    "precision",
+    "lora",
+    "dora",
+    "pretrain",
+    "images",
+    "energon",
+)
 
 
 @pytest.fixture(scope="module")

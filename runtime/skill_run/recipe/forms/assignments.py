@@ -20,6 +20,7 @@ from skill_run.recipe.forms.names import REQUIRED, Symbol, home_of, implied_clas
 
 _SWITCH: Final = "dataset.enable_offline_packing"
 _SPECS: Final = "dataset.offline_packing_specs"
+_PRECISION: Final = "mixed_precision"
 _ORDER: Final = ("model", "dataset", "train", "validation", "optimizer", "scheduler", "ddp", "dist", "checkpoint")
 _DTYPES: Final = frozenset({"bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "uint8"})
 _SHORT: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -73,7 +74,7 @@ def tree_of(draft: Draft) -> dict[str, Part]:
 def _spelled(draft: Draft) -> dict[str, Plain]:
     """Return the settings as the release can say them: before 0.6 the packing specs themselves are the switch."""
     settings = dict(draft.settings)
-    if names.exists(_SWITCH, draft.bridge, dataset_type(draft)) or _SWITCH not in settings:
+    if names.exists(_SWITCH, draft.bridge) or _SWITCH not in settings:
         return settings
     if settings.pop(_SWITCH):
         return settings
@@ -109,6 +110,8 @@ class Writer:
             self.put(part, f"{target} = {self.value(part, indent, len(target) + 3)}", indent)
         elif self.is_mapping(part):
             self.assign_mapping(part, target, indent)
+        elif part.path == _PRECISION and isinstance(self.precision(part), str):
+            self.assign_precision(part, target, indent)
         elif self.is_made(part):
             self.put(part, f"{target} = {self.built(part, indent)}", indent)
         else:
@@ -122,6 +125,18 @@ class Writer:
         for name, inner in part.parts.items():
             item = f"{target}[{quoted(name)}]"
             self.put(inner, f"{item} = {self.value(inner, indent, len(item) + 3)}", indent)
+
+    def precision(self, part: Part) -> Plain:
+        """Return the name of the precision recipe that the settings change, None when there is none."""
+        return part.value if part.value is not None else self.draft.recipe.values.get(part.path)
+
+    def assign_precision(self, part: Part, target: str, indent: int) -> None:
+        """Make the object that a name stands for, since a name has no fields to set."""
+        maker = home_of("get_mixed_precision_config", self.draft.bridge)
+        self.symbols.add(maker)
+        self.put(part, f"{target} = {maker.name}({literal(self.precision(part))})", indent)
+        for name, inner in part.settings():
+            self.assign(inner, f"{target}.{name}", indent)
 
     def put(self, part: Part, statement: str, indent: int) -> None:
         self.lines += self.comments(part, indent)
@@ -158,7 +173,8 @@ class Writer:
         """Tell whether a part is made anew: the draft names its class, or it is null in the recipe."""
         if part.cls is not None:
             return part.path == "dataset" or part.cls != self.draft.recipe.values.get(f"{part.canonical}.type")
-        return implied_class(part.path) is not None and not self.in_recipe(part.canonical)
+        null_at_first = implied_class(part.path) is not None or part.path in self.release.optional_sections
+        return null_at_first and not self.in_recipe(part.canonical)
 
     def built(self, part: Part, indent: int) -> str:
         """Return the call that makes an object with its settings as keywords."""

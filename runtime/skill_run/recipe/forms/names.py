@@ -36,6 +36,7 @@ _HOMES: Final = {
     "QwenVLEnergonTaskEncoderConfig": {">=0.6.dev0": _BUILDERS},
     "NemotronOmniEnergonTaskEncoderConfig": {">=0.6.dev0": _BUILDERS},
     "AttnBackend": {"*": "megatron.core.transformer.enums"},
+    "get_mixed_precision_config": {"*": f"{_TRAINING}.mixed_precision"},
     "finetune": {"*": f"{_TRAINING}.finetune"},
     "pretrain": {"*": f"{_TRAINING}.pretrain"},
 }
@@ -76,7 +77,7 @@ def home_of(name: str, bridge: str) -> Symbol:
     table = _HOMES.get(name) or _moved()["homes"].get(name, {})
     module = by_version(table, bridge)
     if module is None:
-        raise InputError(f"Megatron-Bridge {bridge} has no class {name[:80]} that a script can set")
+        raise InputError(f"Megatron-Bridge {bridge} has no class {name[:80]} that a script can make")
     return Symbol(str(module), name)
 
 

@@ -59,12 +59,12 @@ def _about(draft: Draft) -> list[str]:
 
 
 def _launch(draft: Draft) -> list[str]:
-    """Return the torchrun line; nodes have 4 GPUs where a Grace CPU holds them, and 8 otherwise."""
-    per_node = 4 if draft.gpu.lower().startswith("g") else 8
-    if draft.world_size <= per_node:
-        return [f"    torchrun --standalone --nproc_per_node={draft.world_size} train.py"]
-    nodes = -(-draft.world_size // per_node)
+    """Return the torchrun line; nodes have up to 4 GPUs where a Grace CPU holds them, and up to 8 otherwise."""
+    most = 4 if draft.gpu.lower().startswith("g") else 8
+    per_node = next(count for count in range(most, 0, -1) if draft.world_size % count == 0)
+    if draft.world_size == per_node:
+        return [f"    torchrun --standalone --nproc_per_node={per_node} train.py"]
     return [
-        f"    torchrun --nnodes={nodes} --nproc_per_node={per_node} --node_rank=$NODE_RANK \\",
+        f"    torchrun --nnodes={draft.world_size // per_node} --nproc_per_node={per_node} --node_rank=$NODE_RANK \\",
         "        --master_addr=$MASTER_ADDR --master_port=29500 train.py",
     ]
