@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from skill_run.bridge.names import exists, to_canonical, to_written
 from skill_run.bridge.recipes import Recipe
-from skill_run.bridge.release import index, load_release
+from skill_run.bridge.release import index, load_release, matches
 from skill_run.config.config import Config
 from skill_run.config.model import Assignment, Plain, Source, State, Unknown
 from skill_run.config.overrides import read_overrides
 from skill_run.errors import InputError
+from skill_run.plan.admitted import release_problems
 from skill_run.plan.choose import choose_layout
 from skill_run.plan.from_config import layout_from
 from skill_run.plan.layout import Layout, Run, problems
@@ -33,6 +34,9 @@ SIZES: Final[Mapping[str, tuple[str, str]]] = {
     "sequence_parallel": ("sp", "model.sequence_parallel"),
     "cp_comm_type": ("cp_comm_type", "model.cp_comm_type"),
 }
+_EXPERT_TP: Final = "model.expert_tensor_parallel_size"
+# Sizes of which null and 1 mean the same; ETP is not one: unset, it is TP before 0.6.
+_ONE_OR_NULL: Final = frozenset(path for short, path in SIZES.values() if short in ("tp", "pp", "vpp", "cp", "ep"))
 _WIDTH: Final = "dataset.offline_packing_specs.packed_sequence_size"
 _MULTIPLE: Final = "dataset.offline_packing_specs.pad_seq_to_mult"
 _HIERARCHY: Final = "model.hierarchical_context_parallel_sizes"
@@ -52,6 +56,7 @@ _PRETRAINING: Final[Mapping[str, Plain]] = {
     "dataset.split": "9999,8,2",
     "dataset.dataloader_type": "single",
 }
+_PLACEHOLDER: Final = "/path/to/checkpoint"
 _ADAPTERS: Final = {"lora": "LoRA", "dora": "DoRA"}
 # Set whatever is known of them: recipes have a folder or a data set of the hub there.
 _PINNED: Final = frozenset({"checkpoint.load", "dataset.hf_dataset"})
@@ -111,7 +116,9 @@ def settle(request: Request) -> Settled:
             found.set(name, evaluate(expression, values, _no_derived))
     if _keeps_packing(request):
         found.settings.setdefault(_WIDTH, values["seq_length"])
-        later.setdefault(_MULTIPLE, "derived.pad_multiple")
+        # 0.4 does not tell its reader of the multiple, and rows of one width need none without CP.
+        lost = matches(">=0.4,<0.5", request.release)
+        later.setdefault(_MULTIPLE, f"derived.{'cp' if lost else 'pad'}_multiple")
     _take_given(request, found)
     _take_context_parallel_loss(request, found)
     _take_graphs(request, found)
@@ -165,6 +172,10 @@ def _take_layout(request: Request, values: dict[str, Plain], found: Settled) -> 
         fields = _choose(request, shape, fixed, values, found)
     else:
         fields = _overlaid(request, fixed, values)
+    if fields["model.expert_model_parallel_size"] == 1:
+        fields.pop(_EXPERT_TP, None)
+    elif fields.get(_EXPERT_TP) is None:
+        fields[_EXPERT_TP] = 1
     own = request.workflow.settings_for(request.release).get(_HIERARCHY)
     if own is not None:
         fields[_HIERARCHY] = evaluate(own, values, _no_derived)
@@ -209,7 +220,7 @@ def _run(request: Request, values: Mapping[str, Plain]) -> Run:
     micro = values.get("micro_batch_size") or 1
     peft = request.inputs.get("peft")
     batch = request.inputs.get("global_batch_size")
-    packed = request.workflow.packs_offline
+    packed = request.workflow.packs_offline or _keeps_packing(request)
     assert isinstance(micro, int)
     return Run(
         tokens_per_row=values["seq_length"] if isinstance(values["seq_length"], int) else 4096,
@@ -238,8 +249,6 @@ def _overlaid(request: Request, fixed: Mapping[str, Plain], values: Mapping[str,
         fields["model.sequence_parallel"] = fields["model.tensor_model_parallel_size"] != 1
     if fields["model.context_parallel_size"] == 1 and "cp_comm_type" not in fixed:
         del fields["model.cp_comm_type"]
-    if fields["model.expert_tensor_parallel_size"] is None and "etp" not in fixed:
-        del fields["model.expert_tensor_parallel_size"]
     level = request.inputs.get("recompute")
     if level is not None and level != CHOOSE:
         fields |= _recompute(str(level), held)
@@ -269,10 +278,14 @@ def _check_world(request: Request, layout: Layout, shape: ModelShape | None, val
     length = values["seq_length"]
     if isinstance(length, int) and layout.cp > 1 and length % (2 * layout.cp):
         why.append(f"{length} tokens cannot be divided by 2 x CP = {2 * layout.cp}")
+    packed = request.workflow.packs_offline or _keeps_packing(request)
+    if packed and layout.cp > 1 and matches("<0.5", request.release):
+        why.append(f"Megatron-Bridge {request.release} cuts packed samples at wrong places with CP > 1")
     if shape is not None and not why:
         # A recipe may lay out its stages by hand, so stages are not divided here.
         flat = replace(layout, pp=1, vpp=None, last_stage_layers=None)
-        why += problems(shape, flat, _run(request, values), world_size=0)
+        run = _run(request, values)
+        why += [*problems(shape, flat, run, world_size=0), *release_problems(shape, layout, run)]
     if why:
         shown = layout if layout.ep > 1 else replace(layout, etp=1)
         raise InputError(f"{shown} is not possible: {'; '.join(why)}")
@@ -309,6 +322,8 @@ def _take_given(request: Request, found: Settled) -> None:
     if adapter is not None:
         found.set("peft.type", adapter)
     if request.task != "pretrain":
+        if "pretrained_checkpoint" not in request.inputs:
+            found.set("checkpoint.pretrained_checkpoint", _PLACEHOLDER, "replace it by the folder of your weights")
         found.set("checkpoint.load", None, "the recipe's folder would be resumed from silently")
 
 
@@ -413,9 +428,12 @@ def _says(base: Config, name: str, value: Plain) -> bool:
     """Tell whether the config has a value already; a size that no recipe names is Megatron's default."""
     held = base.get(name)
     if held.state is not State.UNKNOWN:
-        same = held.value == value or held.value == [value] or (held.value in (None, 1) and value in (None, 1))
+        same = (
+            held.value == value or held.value == [value] or (name in _ONE_OR_NULL and {held.value, value} <= {None, 1})
+        )  # type: ignore[arg-type]
         return same and isinstance(held.value, bool) == isinstance(value, bool)
-    return name not in base.values and (value is None or value is False or (value == 1 and value is not True))
+    plain = value is None or (name == "model.sequence_parallel" and not value) or (name in _ONE_OR_NULL and value == 1)
+    return name not in base.values and plain
 
 
 def sources_of(recipe: Recipe, release: str, settings: Mapping[str, Plain]) -> list[Source]:

@@ -25,3 +25,16 @@ def refuse_objects(draft: Draft, form: str) -> None:
                 f"{form} cannot replace the {what} of {draft.recipe.name} by {draft.settings[name]}; "
                 "ask for the form script or python"
             )
+    for section in ("comm_overlap", "dataset.offline_packing_specs"):
+        if _made(draft, section):
+            raise InputError(
+                f"{form} cannot make the {section} that {draft.recipe.name} leaves out; "
+                "ask for the form script or python"
+            )
+
+
+def _made(draft: Draft, section: str) -> bool:
+    inside = section + "."
+    return any(name.startswith(inside) for name in draft.settings) and not any(
+        name.startswith(inside) for name in draft.recipe.values
+    )
