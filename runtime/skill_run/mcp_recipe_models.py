@@ -21,7 +21,9 @@ class Reason(BaseModel):
     """Why a setting has its value."""
 
     field: str = Field(description="Config field, in the release's name.")
-    value: Any = Field(description="Its value; null where it is the recipe's.")
+    value: str | int | float | bool | list[Any] | dict[str, Any] | None = Field(
+        description="Its value; null where it is the recipe's."
+    )
     because: str = Field(description="The reason in one sentence.")
 
 
