@@ -33,6 +33,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     "moe-layout": ("Qwen/Qwen3-30B-A3B",),
     "energon-in-batch-packed-sft": ("Qwen/Qwen3-VL-8B-Instruct",),
     "energon-native-packed-sft": ("Qwen/Qwen3-VL-8B-Instruct",),
+    "mlp-graphs-on-packed-data": ("Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-8B", "Qwen/Qwen2.5-7B"),
     "two-level-cp": ("meta-llama/Meta-Llama-3-8B", "Qwen/Qwen3-4B"),
     "long-context-pretrain": ("meta-llama/Meta-Llama-3-8B", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-4B"),
     "expert-overlap": ("Qwen/Qwen3-30B-A3B",),
@@ -41,6 +42,25 @@ NO_STAGES = {"energon-native-packed-sft", "expert-overlap"}
 LEVELS = ["none", "selective", "full"]
 PRETRAINED = {"0.3.1": "llama31_8b_pretrain_config", "0.4.2": "llama3_8b_pretrain_config"}
 ADAPTERS_ONLY = {"energon-in-batch-packed-sft", "energon-native-packed-sft"}
+
+# What recipes give to their data sets and the catalogue does not record.
+SOURCE = {"_target_": "megatron.bridge.data.sources.hf.HFDatasetSourceConfig", "dataset_name": "cord_v2"}
+ENCODER = {
+    "_target_": "megatron.bridge.data.builders.energon.QwenVLEnergonTaskEncoderConfig",
+    "hf_processor_path": "Qwen/Qwen3-VL-8B-Instruct",
+}
+CHAT = {"_target_": "megatron.bridge.data.sft_processing.ChatSFTPreprocessingConfig"}
+FROM_RECIPES: dict[str, dict[str, Any]] = {
+    "GPTDatasetConfig": {
+        "random_seed": 1234,
+        "reset_position_ids": False,
+        "reset_attention_mask": False,
+        "eod_mask_loss": False,
+        "split": "9999,8,2",
+    },
+    "DirectHFSFTDatasetConfig": {"source": SOURCE, "preprocessing": CHAT},
+    "EnergonDatasetConfig": {"path": "/data", "task_encoder": ENCODER},
+}
 
 
 def drawn(workflow: Workflow, release: str) -> Iterator[GeneratedRecipe]:
@@ -115,6 +135,9 @@ def answers(
         if (tree["model"].get("expert_model_parallel_size") or 1) > 1:
             # Recipes take these from the model's own config, which is on the hub.
             tree["model"] = {"num_moe_experts": 128, "moe_grouped_gemm": True, **tree["model"]}
+        tree["dataset"] = {**FROM_RECIPES.get(str(config.dataset_type), {}), **tree["dataset"]}
+        if config.dataset_type == "GPTDatasetConfig":
+            tree["dataset"].setdefault("sequence_length", tree["model"]["seq_length"])
         cases.append({"config": tree, "infer": True, "world_size": found.gpus, "env": found.draft.env})
     return list(zip(made, run_task(bridge_worker, "oracle", {"cases": cases})["cases"], strict=True))
 

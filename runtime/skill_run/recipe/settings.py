@@ -19,7 +19,7 @@ from skill_run.plan.from_config import layout_from
 from skill_run.plan.layout import Layout, Run, problems
 from skill_run.plan.shape import ModelShape, shape_of
 from skill_run.recipe.draft import Draft, Task
-from skill_run.recipe.inputs import CHOOSE
+from skill_run.recipe.inputs import CHOOSE, COMMON
 from skill_run.recipe.workflow import Workflow, evaluate, inputs_in, is_derived
 from skill_run.rules.derived import Facts, NeedsValue
 from skill_run.rules.validate import build_config
@@ -58,8 +58,10 @@ _PRETRAINING: Final[Mapping[str, Plain]] = {
 }
 _PLACEHOLDER: Final = "/path/to/checkpoint"
 _ADAPTERS: Final = {"lora": "LoRA", "dora": "DoRA"}
-# Set whatever is known of them: recipes have a folder or a data set of the hub there.
-_PINNED: Final = frozenset({"checkpoint.load", "dataset.hf_dataset"})
+# Set whatever is known of them: what a run must have right is worth a line even where a recipe has it.
+_PINNED: Final = frozenset(
+    {"checkpoint.load", "dataset.hf_dataset", "model.calculate_per_token_loss", "ddp.average_in_collective"}
+)
 
 
 @dataclass(slots=True)
@@ -106,10 +108,11 @@ def settle(request: Request) -> Settled:
     _take_layout(request, values, found)
     _take_batch(request, values, found)
     later = {}
+    told = {*request.inputs, *(entry.name for entry in COMMON)}
     for name, expression in request.workflow.settings_for(request.release).items():
         if is_derived(expression):
             later[name] = expression
-        elif name in index()["architecture_fields"] and not inputs_in(expression) & set(request.inputs):
+        elif name in index()["architecture_fields"] and inputs_in(expression).isdisjoint(told):
             # The recipe's model has its own.
             continue
         elif not (name in found.settings and inputs_in(expression) & set(SIZES)):
@@ -430,7 +433,7 @@ def _says(base: Config, name: str, value: Plain) -> bool:
     if held.state is not State.UNKNOWN:
         same = (
             held.value == value or held.value == [value] or (name in _ONE_OR_NULL and {held.value, value} <= {None, 1})
-        )  # type: ignore[arg-type]
+        )
         return same and isinstance(held.value, bool) == isinstance(value, bool)
     plain = value is None or (name == "model.sequence_parallel" and not value) or (name in _ONE_OR_NULL and value == 1)
     return name not in base.values and plain
