@@ -25,6 +25,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import CallToolResult, InputRequiredResult
 
+from skill_run import validate_config
 from skill_run.errors import EXIT_CLEAN, InputError
 from skill_run.mcp_door import PATH, Door, transport_security
 from skill_run.mcp_limits import Limits
@@ -104,6 +105,8 @@ async def _serve(
     server: HttpServer, token: Token, security: TransportSecuritySettings, listener: socket.socket
 ) -> None:
     limits = server.limits
+    # Many first calls at once would each compile the rules for themselves.
+    validate_config({"model": {}})
     server.streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=limits.body,
