@@ -62,7 +62,7 @@ def _later(name: str) -> click.Command:
 
 
 # Commands with a module of their own in skill_run.commands, which is named after them.
-LATER: Final = frozenset({"generate", "jobs", "launch", "migrate", "plan", "rehearse", "verify", "worker"})
+LATER: Final = frozenset({"generate", "jobs", "launch", "migrate", "pack", "plan", "rehearse", "verify", "worker"})
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
