@@ -12,7 +12,7 @@ import pytest
 
 from skill_run.errors import InputError
 from skill_run.recipe.generate import FORMS, GeneratedRecipe, generate_recipe, render
-from skill_run.recipe.settings import resolved_draft
+from skill_run.recipe.request import resolved_draft
 from skill_run.recipe.workflow import Workflow, workflows
 from skill_run.rules.validate import validate_config
 from skill_run.worker import oracle

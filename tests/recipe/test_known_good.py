@@ -12,7 +12,7 @@ from skill_run.bridge.recipes import catalogue, find_recipe
 from skill_run.config.model import State
 from skill_run.errors import InputError
 from skill_run.recipe.generate import GeneratedRecipe, generate_recipe
-from skill_run.recipe.settings import resolved_draft
+from skill_run.recipe.request import resolved_draft
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "known_good.json").read_text())
 FIELDS = {

@@ -16,7 +16,8 @@ from skill_run.recipe.draft import Draft, Task
 from skill_run.recipe.forms.written import written_settings
 from skill_run.recipe.inputs import checked_inputs, schema_of
 from skill_run.recipe.pick import named_recipe, pick_recipe
-from skill_run.recipe.settings import Request, Settled, judged_with, kept, protected, settle, sources_of
+from skill_run.recipe.request import Request, Settled, judged_with, sources_of
+from skill_run.recipe.settings import kept, protected, settle
 from skill_run.recipe.workflow import Workflow, find_workflow, workflows
 from skill_run.report.finding import Finding, ValidationReport
 
