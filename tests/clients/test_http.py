@@ -104,13 +104,53 @@ def test_the_inspector_is_refused_with_another_token(inspect: Run) -> None:
 
 
 def test_claude_code_connects_with_the_token_only(run: Run, server: Server) -> None:
-    for name, token in (("good", server.token), ("bad", "wrong")):
-        header = f"Authorization: Bearer {token}"
-        added = run("claude", "mcp", "add", "--transport", "http", name, server.url, "--header", header)
-        assert added.returncode == 0, added.stdout + added.stderr
-    lines = run("claude", "mcp", "list").stdout.splitlines()
-    assert "\u2714 Connected" in next(line for line in lines if line.startswith("good"))
-    assert "Connected" not in next(line for line in lines if line.startswith("bad"))
+    # The token stays out of its configuration.
+    header = "Authorization: Bearer ${SKILL_RUN_TOKEN}"
+    added = run("claude", "mcp", "add", "--transport", "http", "skill-run", server.url, "--header", header)
+    assert added.returncode == 0, added.stdout + added.stderr
+    assert "\u2714 Connected" in run("claude", "mcp", "list", SKILL_RUN_TOKEN=server.token).stdout
+    assert "Connected" not in run("claude", "mcp", "list", SKILL_RUN_TOKEN="wrong").stdout
+
+
+def test_gemini_connects_with_the_token_only(run: Run, server: Server, project: Path) -> None:
+    entry = {"httpUrl": server.url, "headers": {"Authorization": "Bearer $SKILL_RUN_TOKEN"}}
+    (project / ".gemini").mkdir()
+    (project / ".gemini" / "settings.json").write_text(json.dumps({"mcpServers": {"skill-run": entry}}), "utf-8")
+    good = run("gemini", "mcp", "list", SKILL_RUN_TOKEN=server.token)
+    assert "(http) - Connected" in good.stdout + good.stderr
+    bad = run("gemini", "mcp", "list", SKILL_RUN_TOKEN="wrong")
+    assert "- Connected" not in bad.stdout + bad.stderr
+
+
+@pytest.mark.parametrize("good", [True, False], ids=["token", "another token"])
+def test_codex_lists_the_tools_with_the_token_only(
+    run: Run, server: Server, commands: tuple[Path, Path], home: Path, good: bool
+) -> None:
+    variable = ["--bearer-token-env-var", "SKILL_RUN_TOKEN"]
+    added = run("codex", "mcp", "add", "skill-run", "--url", server.url, *variable)
+    assert added.returncode == 0, added.stdout + added.stderr
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "SKILL_RUN_TOKEN": server.token if good else "wrong"}
+    about = {"clientInfo": {"name": "test", "version": "1"}}
+    requests = [
+        {"id": 1, "method": "initialize", "params": about},
+        {"method": "initialized"},
+        {"id": 2, "method": "mcpServerStatus/list", "params": {}},
+    ]
+    with subprocess.Popen(
+        [commands[0] / "codex", "app-server"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("".join(json.dumps(request) + "\n" for request in requests))
+        process.stdin.flush()
+        answer = next(line for line in process.stdout if json.loads(line).get("id") == 2)
+        process.kill()
+    assert ('"validate_config"' in answer) == good
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
