@@ -1,4 +1,4 @@
-"""Where training looks for packed files: folder, file names, and the fingerprint that 0.6 puts into the folder's name."""
+"""Where training looks for packed files: folder, file names, and the fingerprint in the folder's name since 0.6."""
 
 from __future__ import annotations
 
@@ -44,19 +44,13 @@ def fingerprint(options: SampleOptions, seed: int, dataset_kwargs: Mapping[str, 
     explicit = options.preprocessing
     if explicit is None:
         return local_fingerprint(options.seq_length, seed, dict(dataset_kwargs or {}))
-    # A dataclass is told by its repr, since JSON does not know it.
-    fields = ", ".join(f"{name}={value!r}" for name, value in asdict(explicit).items())
     identity = {
         "seq_length": options.seq_length,
         "seed": seed,
         "preprocessing_explicit": True,
         "preprocessing_type": type_name(explicit),
         "preprocessing": asdict(explicit),
-        "dataset_kwargs": {
-            "chat": False,
-            "prompt_completion_config": f"{type_name(explicit)}({fields})",
-            **(dataset_kwargs or {}),
-        },
+        "dataset_kwargs": dict(dataset_kwargs or {}),
     }
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
