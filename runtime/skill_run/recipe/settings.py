@@ -39,8 +39,19 @@ _PRETRAINING: Final[Mapping[str, Plain]] = {
 _PLACEHOLDER: Final = "/path/to/checkpoint"
 _ADAPTERS: Final = {"lora": "LoRA", "dora": "DoRA"}
 # Set whatever is known of them: what a run must have right is worth a line even where a recipe has it.
+# Settings of hub data, which upstream refuses beside a folder and which recipes set without the catalogue's knowing.
+_NOT_FROM_THE_HUB: Final[dict[str, Plain]] = {
+    "dataset.hf_validation_proportion": None,
+    "dataset.hf_rewrite": False,
+}
 _PINNED: Final = frozenset(
-    {"checkpoint.load", "dataset.hf_dataset", "model.calculate_per_token_loss", "ddp.average_in_collective"}
+    {
+        "checkpoint.load",
+        "dataset.hf_dataset",
+        "model.calculate_per_token_loss",
+        "ddp.average_in_collective",
+        *_NOT_FROM_THE_HUB,
+    }
 )
 
 
@@ -167,6 +178,8 @@ def _take_data(request: Request, found: Settled) -> None:
             raise InputError(f"{str(data)[:100]} is not a folder; its columns are not known, so give a folder of JSONL")
         found.set("dataset.dataset_root", data)
         found.set("dataset.hf_dataset", None, "the data come from dataset_root")
+        for name, value in _NOT_FROM_THE_HUB.items():
+            found.set(name, value)
     elif held in ("HFDatasetConfig", "FinetuningDatasetConfig"):
         found.set("dataset.type", "FinetuningDatasetConfig", "reads a folder of JSONL; the recipe reads from the hub")
         found.set("dataset.dataset_root", data)
