@@ -70,6 +70,15 @@ def test_a_limit_of_32_costs_at_most_half_a_percent(log_normal: Any) -> None:
     assert check(lengths, assign_packs(lengths, 8192, max_sequences=32), 8192) <= free * 1.005
 
 
+@pytest.mark.parametrize("most", [3, 8, 12])
+def test_a_limit_that_binds_before_room_does_costs_few_packs_over_the_fewest_possible(
+    most: int, log_normal: Any
+) -> None:
+    lengths = log_normal(100_000)
+    packs = check(lengths, assign_packs(lengths, 8192, max_sequences=most), 8192)
+    assert packs <= -(-len(lengths) // most) * 1.03
+
+
 def test_sequences_are_mixed_where_first_fit_decreasing_heaps_up_the_shortest(log_normal: Any) -> None:
     lengths = log_normal(100_000)
     classic = np.bincount(assign_packs(lengths, 8192, algorithm="first_fit_decreasing"))
@@ -152,6 +161,8 @@ def test_the_function_is_offered_by_the_package() -> None:
         ([[1], [2, 3]], {}, "no list of numbers"),
         ([1], {"algorithm": "best_fit"}, "there is no packing algorithm 'best_fit'"),
         ([1], {"max_sequences": 0}, "at least one sequence"),
+        ([1], {"max_sequences": 1.5}, "at least one sequence .a whole number., not 1.5"),
+        ([1], {"max_sequences": "8"}, "at least one sequence"),
         ([1], {"algorithm": "first_fit_shuffle", "balance": True}, "neither limits nor balances"),
         ([1], {"algorithm": "first_fit_decreasing", "max_sequences": 3}, "neither limits nor balances"),
     ],

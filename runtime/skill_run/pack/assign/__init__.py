@@ -42,14 +42,14 @@ def assign_packs(
     """
     from skill_run.pack.assign.first_fit import first_fit_ids
     from skill_run.pack.assign.histogram import decreasing_ids
-    from skill_run.pack.assign.lengths import checked
+    from skill_run.pack.assign.lengths import checked, checked_limit
     from skill_run.pack.assign.spread import spread_ids
 
     found = checked(lengths, pack_size)
     if algorithm not in ALGORITHMS:
         raise InputError(f"there is no packing algorithm '{str(algorithm)[:60]}'; there are {', '.join(ALGORITHMS)}")
-    if max_sequences is not None and (isinstance(max_sequences, bool) or max_sequences < 1):
-        raise InputError(f"a pack must hold at least one sequence, not {max_sequences}")
+    if max_sequences is not None:
+        max_sequences = checked_limit(max_sequences)
     if algorithm != "histogram" and (balance or max_sequences is not None):
         raise InputError(f"{algorithm} neither limits nor balances the sequences of a pack; use histogram")
     if not len(found):

@@ -49,6 +49,40 @@ def decreasing_fillings(counts: npt.NDArray[np.integer[Any]], pack_size: int, mo
     return found
 
 
+def limited_fillings(counts: npt.NDArray[np.integer[Any]], pack_size: int, most: int) -> list[Filling]:
+    """Return packs of at most `most` sequences, as many in each as can be, where that limit and not room binds.
+
+    The longest sequence opens a pack; each further one is the longest that leaves room for the shortest in every place
+    after it. First-fit-decreasing under a limit would fill packs with middle lengths and leave their room empty.
+    """
+    present = np.flatnonzero(counts).tolist()
+    left = counts.tolist()
+    found: list[Filling] = []
+    while present:
+        parts: list[tuple[int, int]] = []
+        room, places, end, packs = pack_size, most, len(present), left[present[-1]]
+        least = present[0]
+        while places and end:
+            longest = max(room - (places - 1) * least, least) if parts else present[-1]
+            if longest > room:
+                break
+            end = bisect_right(present, longest, 0, end) - 1
+            length = present[end]
+            count = min(left[length], places, room // length)
+            if length > least:
+                count = min(count, max(1, (room - places * least) // (length - least)))
+            parts.append((length, count))
+            room -= count * length
+            places -= count
+            packs = min(packs, left[length] // count)
+        for length, count in parts:
+            left[length] -= packs * count
+            if not left[length]:
+                del present[bisect_right(present, length) - 1]
+        found.append((parts, packs))
+    return found
+
+
 def ids_of_fillings(fillings: list[Filling], pool: dict[int, npt.NDArray[np.int64]], ids: Ids, first: int) -> int:
     """Write the pack of each sequence into `ids` and return the number after the last pack.
 
@@ -88,12 +122,21 @@ def _narrow(values: Ids) -> npt.NDArray[np.uint16] | Ids:
     return values.astype(np.uint16) if int(values.max(initial=0)) < 2**16 else values
 
 
-def decreasing_ids(lengths: Ids, pack_size: int, most: int | None = None) -> Ids:
-    """Return the packs of first_fit_decreasing: ids [N] int32 in the order in which the packs are opened.
+def decreasing_ids(lengths: Ids, pack_size: int) -> Ids:
+    """Return the packs of first_fit_decreasing: ids [N] int32 in the order in which the packs are opened."""
+    return _ids(decreasing_fillings(np.bincount(lengths, minlength=pack_size + 1), pack_size), lengths)
 
-    most: sequences in a pack at most.
-    """
+
+def fewest_ids(lengths: Ids, pack_size: int, most: int | None) -> Ids:
+    """Return ids [N] int32 of the fewest packs that filling one after the other gives; most: sequences in a pack."""
     counts = np.bincount(lengths, minlength=pack_size + 1)
+    ways = [decreasing_fillings(counts, pack_size, most)]
+    if most is not None:
+        ways.append(limited_fillings(counts, pack_size, most))
+    return _ids(min(ways, key=lambda fillings: sum(times for _, times in fillings)), lengths)
+
+
+def _ids(fillings: list[Filling], lengths: Ids) -> Ids:
     ids = np.empty(len(lengths), np.int32)
-    ids_of_fillings(decreasing_fillings(counts, pack_size, most), places_by_length(lengths), ids, 0)
+    ids_of_fillings(fillings, places_by_length(lengths), ids, 0)
     return ids

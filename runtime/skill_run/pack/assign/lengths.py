@@ -34,6 +34,13 @@ def checked(lengths: Any, pack_size: Any, *, least: int = 1) -> npt.NDArray[np.i
     return found.astype(np.int32)
 
 
+def checked_limit(most: Any) -> int:
+    """Return how many sequences a pack may hold; InputError when that is no whole number of at least 1."""
+    if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
+        raise InputError(f"a pack must hold at least one sequence (a whole number), not {str(most)[:60]}")
+    return int(most)
+
+
 def _refuse(lengths: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], what: str) -> None:
     if wrong.any():
         first = int(np.argmax(wrong))

@@ -19,7 +19,7 @@ from skill_run.pack.assign.histogram import (
     Filling,
     Ids,
     decreasing_fillings,
-    decreasing_ids,
+    fewest_ids,
     ids_of_fillings,
     places_by_length,
     sorted_places,
@@ -66,9 +66,9 @@ def spread_ids(lengths: Ids, pack_size: int, *, max_sequences: int | None, balan
         packs += int(packs * FOR_BALANCE)
         ids, found = _spread(counts, pack_size, packs, balance, max_sequences)
     if found > packs:
-        limited = decreasing_ids(lengths, pack_size, max_sequences)
-        if int(limited.max()) < found:
-            return limited
+        fewest = fewest_ids(lengths, pack_size, max_sequences)
+        if int(fewest.max()) + 1 < found:
+            return fewest
     result = np.empty(len(lengths), np.int32)
     result[sorted_places(lengths)[::-1]] = ids
     return result
