@@ -89,7 +89,9 @@ def steps_of_like_work(packs: Packs, lengths: Any, per_step: int, *, seed: int) 
     """Return the packs ordered so that those of one optimizer step have about the same attention work.
 
     per_step: packs of a step (the global batch size). Data-parallel ranks wait for the one with the most work, so packs
-    with like sums of squared lengths share a step; the order of the steps is mixed by `seed`.
+    with like sums of squared lengths share a step; the order of the steps is mixed by `seed`. Ranks of context
+    parallelism need no such order: each sequence of a pack is cut into 2 * CP chunks, of which every rank gets two that
+    add up to the same work.
     """
     import numpy as np
 
