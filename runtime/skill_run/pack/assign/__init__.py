@@ -36,8 +36,8 @@ def assign_packs(
     and short sequences in every pack and needs no more packs than first_fit_decreasing; the other two give exactly the
     packs of Megatron-Bridge's functions of that name (data/packing/algorithms.py of 0.6.2, the same since 0.3).
     max_sequences: most sequences in a pack. seed: of first_fit_shuffle's shuffle. balance: even out the sum of squared
-    lengths of the packs, which is their attention work, and not only their tokens; that may take up to 0.5 % more packs,
-    and cannot lower the work of a sequence that fills a pack alone. Both are for `histogram` only.
+    lengths of the packs, which is their attention work, and not only their tokens; that may take up to 0.5 % more
+    packs, and cannot lower the work of a sequence that fills a pack alone. Both are for `histogram` only.
 
     Raises InputError for lengths that cannot be packed, and for settings that the algorithm does not have.
     """
