@@ -35,6 +35,7 @@ docs-check: $(READY)
 bench: $(READY)
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/assign_packs.py
+	$(BIN)/python bench/pack_files.py
 
 wheel-check: $(READY)
 	bash tests/wheel/check.sh $(abspath $(BIN)/python)

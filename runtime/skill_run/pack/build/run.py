@@ -1,4 +1,4 @@
-"""`build_packs`: from a data set to the packed files that Megatron-Bridge's training reads, without starting training."""
+"""`build_packs`: from a data set to the packed files that training reads, without starting training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from skill_run.bridge import names as bridge_names
 from skill_run.bridge.release import newest_release
 from skill_run.bridge.version import normalise
-from skill_run.errors import InputError
+from skill_run.errors import EXIT_FINDINGS, InputError
 from skill_run.pack.assign import ALGORITHMS, Packs, arrange, assign_packs, bridge_packs
 from skill_run.pack.build.files import write_metadata, write_rows, writes_npy
 from skill_run.pack.build.names import metadata_file, packed_file, packed_folder
@@ -32,9 +32,15 @@ SPLITS: Final = ("training", "validation")
 _SPECS: Final = "dataset.offline_packing_specs"
 
 
+class RefusedLossError(InputError):
+    """Samples were cut, left out or have nothing to train on, and the caller refuses that."""
+
+    exit_code = EXIT_FINDINGS
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """All that decides the files. dataset_kwargs: of the config that will read them; they are part of its folder name."""
+    """All that decides the files. dataset_kwargs: of the config that will read them, part of their folder's name."""
 
     out: Path
     options: SampleOptions
@@ -94,7 +100,7 @@ def build_packs(
     go where training looks for them below it. pack_size: tokens of a pack; seq_length: longest sample, the pack size
     otherwise. pad_seq_to_mult: derived from cp, tp and sp unless given. tokenizer_name: the model's name as the config
     has it, the tokenizer folder's otherwise. algorithm: as of assign_packs; compat: exactly the rows that the release
-    makes for the seed. seed: dataset.seed of the config. refuse: kinds of loss (truncated, dropped, masked) that stop it.
+    makes for the seed. seed: dataset.seed of the config. refuse: losses that stop it (truncated, dropped, masked).
     dataset_kwargs: of the config, {"pad_to_max_length": True} otherwise. sample_options: further SampleOptions.
 
     A second call with the same data and settings makes nothing; one after an interruption goes on with the tokens that
@@ -133,6 +139,9 @@ def build_packs(
     )
     _check_out(job.out, splits)
     folder = packed_folder(job.out, options, tokenizer=job.tokenizer_name, seed=seed, dataset_kwargs=job.dataset_kwargs)
+    if refuse:
+        for path in splits.values():
+            _refuse(refuse, counts_of(_stored(job, path, _scratch(job, _seen(path))).told["counts"]))
     made = tuple(_split(job, folder, split, path) for split, path in splits.items())
     metadata = metadata_file(folder, pack_size)
     write_metadata(metadata, [dict(split.metadata) for split in made])
@@ -197,8 +206,7 @@ def _check_out(out: Path, splits: Mapping[str, Path]) -> None:
 
 def _split(job: _Job, folder: Path, split: str, data: Path) -> SplitReport:
     """Make the file of one split, unless it is there already with the same content."""
-    files = [(str(source.path.resolve()), source.path.stat()) for source in find_sources(data)]
-    told = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
+    told = _seen(data)
     path = packed_file(folder, split, job.pack_size, job.options.bridge)
     digest = job.told(told)
     mark = path.with_name(f".{path.name}.skill-run.json")
@@ -207,13 +215,24 @@ def _split(job: _Job, folder: Path, split: str, data: Path) -> SplitReport:
         return kept
     if path.exists() and not job.overwrite:
         raise InputError(f"{path} is there and was made from other data or settings; --overwrite replaces it")
-    scratch = job.out / f".skill-run-pack-{_digest([told, asdict(job.options), str(job.tokenizer), job.skip_bad])}"
+    scratch = _scratch(job, told)
     store = _stored(job, data, scratch)
     report = _pack(job, store, split, path)
     mark.write_text(json.dumps({"digest": digest, "report": _plain(report)}), "utf-8")
     if not job.keep_tokens:
         shutil.rmtree(scratch, ignore_errors=True)
     return report
+
+
+def _seen(data: Path) -> list[tuple[str, int, int]]:
+    """Return path, size and time of change of each file of the data."""
+    files = [(str(source.path.resolve()), source.path.stat()) for source in find_sources(data)]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
+
+
+def _scratch(job: _Job, seen: list[tuple[str, int, int]]) -> Path:
+    """Return the folder for the tokens of some data, read in the job's way."""
+    return job.out / f".skill-run-pack-{_digest([seen, asdict(job.options), str(job.tokenizer), job.skip_bad])}"
 
 
 def _kept(path: Path, mark: Path, digest: str) -> SplitReport | None:
@@ -278,7 +297,6 @@ def _stored(job: _Job, data: Path, scratch: Path) -> Store:
 
 def _pack(job: _Job, store: Store, split: str, path: Path) -> SplitReport:
     counts = counts_of(store.told["counts"])
-    _refuse(job.refuse, counts)
     if not len(store.lengths):
         raise InputError(f"no sample of the {split} data is left to be packed")
     stored = aligned_lengths(store.lengths, job.options)
