@@ -46,7 +46,7 @@ class ChatTemplate:
         text, spans = self._rendered(turns, tools)
         try:
             encoding = self.tokenizer.encode_spans(text)
-        except UnicodeEncodeError as error:
+        except (UnicodeEncodeError, TypeError) as error:
             raise BadSampleError("its text holds half of a surrogate pair, which no tokenizer takes") from error
         ids: list[int] = encoding.ids
         mask = [0] * len(ids)

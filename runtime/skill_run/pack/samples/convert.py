@@ -12,7 +12,9 @@ import numpy as np
 from skill_run.pack.samples.flat import Fate, Flat, Part, finish, flatten
 from skill_run.pack.samples.options import SampleOptions
 from skill_run.pack.samples.prompts import PromptRecipe, prompt_recipe
+from skill_run.pack.samples.quick_tokens import quick_row
 from skill_run.pack.samples.sample import BadSampleError, Sample
+from skill_run.pack.samples.token_columns import Column, flat_columns
 from skill_run.pack.samples.tokenizer import TextTokenizer
 from skill_run.pack.samples.tokens import token_sample
 from skill_run.report.safe import clip, flow
@@ -41,7 +43,8 @@ class Converter:
         texts = data.split(b"\n")
         if not texts[-1]:
             texts.pop()
-        part = self._convert(_parsed(texts, bad), bad, len(texts) + too_long)
+        parse = _parse_quickly if self.kind == "tokens" else parse_line
+        part = self._convert(_parsed(texts, parse, bad), bad, len(texts) + too_long)
         if too_long:
             part.fates["bad"].add(len(texts) + 1, "the line is too long")
         return part
@@ -50,16 +53,20 @@ class Converter:
         """Return the part of rows that are parsed already (of a Parquet file)."""
         return self._convert(iter(enumerate(rows, start=1)), Fate(), len(rows))
 
+    def columns(self, columns: dict[str, Column]) -> Part | None:
+        """Return the part of tokenised rows as whole columns, None when they must be looked at one by one."""
+        limit = None if self.tokenizer is None else self.tokenizer.size
+        flat = flat_columns(columns, limit)
+        if flat is None:
+            return None
+        return finish(flat, self.options, by_field=False, lines=int(flat.lengths.size), bad=Fate())
+
     def _convert(self, rows: Rows, bad: Fate, lines: int) -> Part:
         empty: Fate = Fate()
         if self.kind == "tokens":
             flat = self._tokens(rows, bad)
         else:
-            samples = list(self._prompts(rows, bad) if self.recipe else self._chats(rows, bad))
-            for line, sample in samples:
-                if sample.empty_completion:
-                    empty.add(line)
-            flat = flatten(samples)
+            flat = flatten(list(self._prompts(rows, bad, empty) if self.recipe else self._chats(rows, bad)))
         # Lines are read before they are tokenised, so what is wrong with them is found in two passes.
         bad.places.sort()
         part = finish(flat, self.options, by_field=self.recipe is not None, lines=lines, bad=bad)
@@ -84,17 +91,19 @@ class Converter:
             np.array([ends_open for _, _, _, ends_open in found], dtype=bool),
         )
 
-    def _prompts(self, rows: Rows, bad: Fate) -> Iterator[tuple[int, Sample]]:
+    def _prompts(self, rows: Rows, bad: Fate, empty: Fate) -> Iterator[tuple[int, Sample]]:
         assert self.recipe is not None
         numbers: list[int] = []
         texts: list[list[str]] = []
         for line, row in rows:
             try:
-                pieces = self.recipe.pieces(row)
+                pieces, says_nothing = self.recipe.pieces(row)
                 _encodable(pieces)
             except BadSampleError as error:
                 bad.add(line, str(error))
                 continue
+            if says_nothing:
+                empty.add(line)
             numbers.append(line)
             texts.append(pieces)
         assert self.tokenizer is not None
@@ -144,12 +153,17 @@ def parse_line(text: bytes) -> Row:
     return row
 
 
-def _parsed(texts: list[bytes], bad: Fate) -> Rows:
+def _parse_quickly(text: bytes) -> Row:
+    found = quick_row(text)
+    return parse_line(text) if found is None else found
+
+
+def _parsed(texts: list[bytes], parse: Callable[[bytes], Row], bad: Fate) -> Rows:
     for number, text in enumerate(texts, start=1):
         if not text or text.isspace():
             continue
         try:
-            yield number, parse_line(text)
+            yield number, parse(text)
         except BadSampleError as error:
             bad.add(number, str(error))
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from skill_run.errors import InputError, MissingError
 from skill_run.pack.samples.convert import Row
+from skill_run.pack.samples.token_columns import Column
+from skill_run.pack.samples.tokens import IDS, LABELS, LOSS, START
 from skill_run.report.safe import clip, flow
 
 # Uncompressed bytes of one row group that are held at a time.
@@ -37,6 +41,36 @@ def read_first_row(path: Path) -> Row | None:
 def read_rows(path: Path, group: int) -> list[Row]:
     """Return the rows of one row group as mappings."""
     return list(_group(path, _open(path), group).to_pylist())
+
+
+def read_columns(path: Path, group: int) -> dict[str, Column] | None:
+    """Return the token columns of one row group; None when one has nulls or values that are no whole numbers."""
+    table = _group(path, _open(path), group)
+    found = {}
+    for name in (IDS, LOSS, START, LABELS):
+        if name in table.column_names:
+            column = _column(table.column(name).combine_chunks())
+            if column is None:
+                return None
+            found[name] = column
+    return found if IDS in found else None
+
+
+def _column(array: Any) -> Column | None:
+    import pyarrow
+
+    kind = array.type
+    if array.null_count:
+        return None
+    starts = None
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        starts = array.offsets.to_numpy().astype(np.int64)
+        starts, array = starts - starts[0], array.flatten()
+        if array.null_count:
+            return None
+    if pyarrow.types.is_boolean(array.type):
+        array = array.cast(pyarrow.uint8())
+    return Column(array.to_numpy(), starts) if pyarrow.types.is_integer(array.type) else None
 
 
 def _open(path: Path) -> Any:

@@ -27,8 +27,11 @@ class PromptRecipe(Protocol):
     def special_tokens(self) -> bool:
         """Whether the pieces get what the tokenizer itself adds."""
 
-    def pieces(self, row: Mapping[str, Any]) -> list[str]:
-        """Return the texts of a line that are tokenised apart; raises BadSampleError."""
+    def pieces(self, row: Mapping[str, Any]) -> tuple[list[str], bool]:
+        """Return the texts of a line that are tokenised apart, and whether its completion is empty.
+
+        Raises BadSampleError.
+        """
 
     def sample(self, ids: list[list[int]]) -> Sample:
         """Return the sample of the pieces' ids."""
@@ -60,19 +63,18 @@ class TemplateRecipe:
     between: tuple[int, ...]
     after: tuple[int, ...]
 
-    def pieces(self, row: Mapping[str, Any]) -> list[str]:
+    def pieces(self, row: Mapping[str, Any]) -> tuple[list[str], bool]:
         """Return the filled parts; raises BadSampleError for a missing column or one that is no text."""
         values = {key: _text(row, key).strip(" ") for key in self.keys if key != _TEMPLATE}
         found = []
         for part, key in zip(self.parts, self.keys, strict=True):
             spaces = len(part) - len(part.lstrip(" "))
             found.append(part if key == _TEMPLATE else " " * spaces + values[key])
-        return found
+        return found, not values[self.label_key].strip()
 
     def sample(self, ids: list[list[int]]) -> Sample:
         """Return the sample: cut to the limit, everything from the answer on trained."""
         total = sum(map(len, ids)) + len(self.before) + len(self.between) + len(self.after)
-        empty = not ids[-1]
         over = total - self.limit
         if over > 0:
             ids = self._cut(ids, over)
@@ -80,7 +82,7 @@ class TemplateRecipe:
         tokens = [*context, *ids[-1], *self.after]
         untrained = min(max(len(context) - 1, 0), len(tokens))
         mask = [0] * untrained + [1] * (len(tokens) - untrained)
-        return Sample(tokens, mask, max(total - len(tokens), 0), empty, ends_open=True)
+        return Sample(tokens, mask, max(total - len(tokens), 0), ends_open=True)
 
     def _cut(self, ids: list[list[int]], over: int) -> list[list[int]]:
         """Shorten the named columns by equal shares, then whole parts from the side that is cut."""
@@ -158,7 +160,7 @@ class ExplicitRecipe:
     after: tuple[int, ...]
     never_trained: frozenset[int]
 
-    def pieces(self, row: Mapping[str, Any]) -> list[str]:
+    def pieces(self, row: Mapping[str, Any]) -> tuple[list[str], bool]:
         """Return the filled prompt and completion; raises BadSampleError for a line of another schema."""
         settings = self.settings
         if any(row.get(key) is not None for key in _CHAT_KEYS):
@@ -169,13 +171,13 @@ class ExplicitRecipe:
         prompt, completion = (_text(row, name) for name in names)
         if settings.strip_whitespace:
             prompt, completion = prompt.strip(" "), completion.strip(" ")
-        return [settings.prompt_template.format(prompt=prompt), self.separator + completion]
+        return [settings.prompt_template.format(prompt=prompt), self.separator + completion], not completion.strip()
 
     def sample(self, ids: list[list[int]]) -> Sample:
         """Return the sample: the prompt is cut first, then the completion; raises BadSampleError under two tokens."""
         prompt, completion = ids
         around = len(self.before) + len(self.between) + len(self.after)
-        empty, over = not completion, len(prompt) + len(completion) + around - self.limit
+        over = len(prompt) + len(completion) + around - self.limit
         if over > 0:
             share = min(len(prompt), over)
             prompt = _kept(prompt, len(prompt) - share, self.settings.truncation_method)
@@ -187,7 +189,7 @@ class ExplicitRecipe:
         mask = [0] * untrained + [1] * (len(tokens) - untrained)
         if self.never_trained:
             mask = [0 if token in self.never_trained else value for token, value in zip(tokens, mask, strict=True)]
-        return Sample(tokens, shifted(mask), cut=max(over, 0), empty_completion=empty)
+        return Sample(tokens, shifted(mask), cut=max(over, 0))
 
 
 def _explicit(options: SampleOptions, settings: Preprocessing, tokenizer: TextTokenizer) -> ExplicitRecipe:

@@ -14,14 +14,13 @@ class BadSampleError(Exception):
 class Sample:
     """Stored ids and the stored loss mask (aligned with the labels) of one line.
 
-    cut: tokens that truncation took away. empty_completion: there was no text to learn. ends_open: the mask comes from
-    where the answer starts and so holds a 1 at its last place too, which no reader looks at.
+    cut: tokens that truncation took away. ends_open: the mask comes from where the answer starts and so holds a 1 at
+    its last place too, which no reader looks at.
     """
 
     tokens: Sequence[int]
     mask: Sequence[int]
     cut: int = 0
-    empty_completion: bool = False
     ends_open: bool = False
 
 

@@ -79,7 +79,7 @@ def _mask(value: Any, size: int) -> Mask:
     found = _array(value, LOSS)
     if found.size != size:
         raise BadSampleError(f"'{LOSS}' has {found.size} values for {size} tokens")
-    if not np.isin(found, (0, 1)).all():
+    if ((found != 0) & (found != 1)).any():
         raise BadSampleError(f"'{LOSS}' holds other values than 0 and 1")
     return found.astype(np.uint8)
 

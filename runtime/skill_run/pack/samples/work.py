@@ -35,8 +35,12 @@ def do_item(job: Job, converter: Converter, item: Item) -> Part:
     """Return the part of one chunk; raises InputError when its file cannot be read any more."""
     source = job.sources[item.source]
     if source.row_groups is not None:
-        from skill_run.pack.samples.parquet import read_rows
+        from skill_run.pack.samples.parquet import read_columns, read_rows
 
+        if job.kind == "tokens" and (columns := read_columns(source.path, item.start)) is not None:
+            part = converter.columns(columns)
+            if part is not None:
+                return part
         return converter.rows(read_rows(source.path, item.start))
     try:
         data, too_long = read_lines(source.path, item)
