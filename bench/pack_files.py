@@ -1,8 +1,9 @@
 """Measure packing end to end: pre-tokenised samples to a packed file, beside Megatron-Bridge's own offline packing.
 
 `python bench/pack_files.py [--samples N] [--json] [--strict]` writes Parquet of token ids (log-normal lengths, median
-400, clipped to 8..4096), packs them with `skill-run pack` and, in a worker with Megatron-Bridge (`skill-run worker setup
-cpu-0.6.2`), with its prepare_gpt_sft_packed_data. Time is that of the whole process, imports included; memory its peak.
+400, clipped to 8..4096), packs them with `skill-run pack` and, in a worker with Megatron-Bridge (the command
+`skill-run worker setup cpu-0.6.2` makes one), with its prepare_gpt_sft_packed_data. Time is that of the whole process,
+imports included; memory its peak.
 """
 
 from __future__ import annotations
