@@ -73,7 +73,11 @@ def chat_cases(folder: Path, count: int, bridge: str) -> list[dict[str, Any]]:
     plain = tools.write_lines(folder / "plain.jsonl", tools.chat_rows(count, 4))
     older = tools.write_lines(folder / "older.jsonl", tools.chat_rows(count, 5, style="conversations"))
     mixed = tools.write_lines(folder / "mixed.jsonl", tools.chat_rows(count, 6, style="mixed"))
+    turns = tools.write_lines(folder / "turns.jsonl", tools.turn_rows(count, 8))
+    extra = {"use_hf_tokenizer_chat_template": False}
     found = [
+        _case(bytes_, turns, 200, 1, extra) | {"kwargs": {"chat": True}},
+        _case(words, turns, 900, 1, extra) | {"kwargs": {"chat": True}},
         _chat(words, plain, 120, 1, tools.OWN_MARKED),
         _chat(bytes_, older, 400, 1, tools.CHATML_MARKED),
         _chat(bytes_, mixed, 400, 1, tools.CHATML_MARKED),

@@ -141,6 +141,23 @@ def chat_rows(count: int, seed: int, *, style: str = "messages") -> list[dict[st
     return rows
 
 
+def turn_rows(count: int, seed: int) -> list[dict[str, Any]]:
+    """Draw conversations as NeMo has them: with labels before or behind the text in some, or none."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        form = draw.choice((None, None, "TEXT_TO_VALUE", "VALUE_TO_TEXT"))
+        said: list[dict[str, Any]] = []
+        for number in range(draw.randint(2, 5)):
+            turn = {"from": "Assistant" if number % 2 else "User", "value": _text(draw, 6)}
+            if form is not None and draw.random() < 0.6:
+                turn["label"] = draw.choice((None, "quality:4,help:2", "a"))
+            said.append(turn)
+        row: dict[str, Any] = {"system": _text(draw, 3), "conversations": said}
+        rows.append(row | draw.choice(({}, {"type": form})) if form is None else row | {"type": form, "mask": "User"})
+    return rows
+
+
 def _text(draw: random.Random, most: int, least: int = 0) -> str:
     text = " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
     return draw.choice(("", "", "", " ", "  ")) + text + draw.choice(("", "", "\n", " "))

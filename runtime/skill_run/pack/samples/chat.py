@@ -23,6 +23,7 @@ from skill_run.pack.samples.chat_template import ChatTemplate, Turn, chat_templa
 from skill_run.pack.samples.options import LossMode, ReleaseRules, SampleOptions, rules_of
 from skill_run.pack.samples.sample import BadSampleError, Sample, shifted
 from skill_run.pack.samples.tokenizer import TextTokenizer
+from skill_run.pack.samples.turns import turn_chats
 
 _ALIASES: Final = {"human": "user", "gpt": "assistant"}
 
@@ -33,9 +34,7 @@ ChatRecipe = Callable[[Row], Sample]
 def chat_recipe(options: SampleOptions, tokenizer: TextTokenizer) -> ChatRecipe:
     """Return the way from a line to its sample; raises InputError for a template that the release cannot mask."""
     if not options.use_hf_tokenizer_chat_template:
-        raise InputError(
-            "chats without a chat template (extra_id turns) are not read; set use_hf_tokenizer_chat_template"
-        )
+        return turn_chats(tokenizer, options).sample
     template = chat_template(options.chat_template, tokenizer)
     tools = _tools(options.tool_schemas)
     rules = rules_of(options.bridge)
