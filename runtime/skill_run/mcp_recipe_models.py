@@ -21,7 +21,7 @@ class Reason(BaseModel):
     """Why a setting has its value."""
 
     field: str = Field(description="Config field, in the release's name.")
-    value: str | int | float | bool | list[Any] | dict[str, Any] | None = Field(
+    value: str | int | float | bool | list[str | int | float | bool | None] | dict[str, Any] | None = Field(
         description="Its value; null where it is the recipe's."
     )
     because: str = Field(description="The reason in one sentence.")
