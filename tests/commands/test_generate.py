@@ -39,7 +39,7 @@ def test_the_text_goes_to_standard_output_and_the_reasons_to_standard_error(run:
     assert code == 0
     assert read_overrides(out.splitlines()).assignments[0].path == "model.tensor_model_parallel_size"
     assert "model.context_parallel_size: 8192 tokens of a row" in err
-    assert "next: skill-run validate" in err
+    assert "skill-run validate --recipe" in err
 
 
 def test_reasons_become_comments_with_explain(run: Runner) -> None:

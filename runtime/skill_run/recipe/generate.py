@@ -18,6 +18,7 @@ from skill_run.recipe.inputs import checked_inputs, schema_of
 from skill_run.recipe.pick import named_recipe, pick_recipe
 from skill_run.recipe.request import Request, Settled, judged_with, sources_of
 from skill_run.recipe.settings import kept, protected, settle
+from skill_run.recipe.topology import SIZES
 from skill_run.recipe.workflow import Workflow, find_workflow, workflows
 from skill_run.report.finding import Finding, ValidationReport
 
@@ -312,15 +313,27 @@ def _reasons(request: Request, settled: Settled, *, picked: bool) -> tuple[tuple
     first = (
         [("recipe", f"{start.name} is the nearest of {request.release} for the model, task and GPUs")] if picked else []
     )
-    return (*first, *settled.comments.items())
+    return (*first, *_kept_sizes(request, settled), *settled.comments.items())
+
+
+def _kept_sizes(request: Request, settled: Settled) -> list[tuple[str, str]]:
+    """Say which sizes were neither given nor chosen, since the recipe's own may not be what a reader expects."""
+    short = ((path, name) for name, (_, path) in SIZES.items() if name.endswith("_parallel"))
+    kept = {path: request.recipe.values.get(path) for path, name in short if name not in request.inputs}
+    sizes = {path: value for path, value in kept.items() if value not in (None, 1, False)}
+    return [
+        (path, f'the recipe\'s own {value}; have it chosen by giving no size, or "choose" for it')
+        for path, value in sizes.items()
+        if path not in settled.settings and path not in settled.comments
+    ]
 
 
 def _next_commands(draft: Draft, form: Form) -> tuple[str, ...]:
     if form in ("script", "python"):
         check = f"skill-run validate train.py --bridge {draft.bridge} --world-size {draft.world_size}"
         return check, f"skill-run launch train.py --bridge {draft.bridge}"
-    file = {"yaml": "config.yaml", "json": "config.json", "overrides": "$(cat overrides.txt)"}[form]
-    return (
-        f"skill-run validate {file} --recipe {draft.recipe.name} --bridge {draft.bridge} "
-        f"--world-size {draft.world_size}",
-    )
+    options = f"--recipe {draft.recipe.name} --bridge {draft.bridge} --world-size {draft.world_size}"
+    if form == "overrides":
+        # A substitution would split values in quotes at their spaces.
+        return (f"xargs -a overrides.txt skill-run validate {options}",)
+    return (f"skill-run validate config.{form} {options}",)

@@ -86,10 +86,14 @@ def workflows() -> Mapping[str, Workflow]:
 
 
 def find_workflow(name: str) -> Workflow:
-    """Return a workflow by its id; InputError names those that there are."""
+    """Return a workflow by its id; InputError names the nearest, or those that there are."""
     found = workflows().get(name)
     if found is None:
-        raise InputError(f"there is no workflow {name[:60]!r}; there are {', '.join(sorted(workflows()))}")
+        import difflib
+
+        near = difflib.get_close_matches(name, workflows(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(workflows()))}"
+        raise InputError(f"there is no workflow {name[:60]!r}; {hint}")
     return found
 
 
