@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skill_run.pack.samples.flat import Fate, Flat, Part, finish, flatten
 from skill_run.pack.samples.options import SampleOptions
 from skill_run.pack.samples.prompts import PromptRecipe, prompt_recipe
-from skill_run.pack.samples.quick_tokens import quick_row
+from skill_run.pack.samples.quick_tokens import quick_columns
 from skill_run.pack.samples.sample import BadSampleError, Sample
 from skill_run.pack.samples.token_columns import Column, flat_columns
 from skill_run.pack.samples.tokenizer import TextTokenizer
@@ -43,23 +44,32 @@ class Converter:
         texts = data.split(b"\n")
         if not texts[-1]:
             texts.pop()
-        parse = _parse_quickly if self.kind == "tokens" else parse_line
-        part = self._convert(_parsed(texts, parse, bad), bad, len(texts) + too_long)
+        part = self._quick_lines(texts) if self.kind == "tokens" and not too_long else None
+        if part is None:
+            part = self._convert(_parsed(texts, bad), bad, len(texts) + too_long)
         if too_long:
             part.fates["bad"].add(len(texts) + 1, "the line is too long")
         return part
+
+    def _quick_lines(self, texts: list[bytes]) -> Part | None:
+        lines = np.flatnonzero([bool(text) and not text.isspace() for text in texts]) + 1
+        columns = quick_columns([texts[line - 1] for line in lines.tolist()])
+        return None if columns is None else self.columns(columns, lines, read=len(texts))
 
     def rows(self, rows: Sequence[Row]) -> Part:
         """Return the part of rows that are parsed already (of a Parquet file)."""
         return self._convert(iter(enumerate(rows, start=1)), Fate(), len(rows))
 
-    def columns(self, columns: dict[str, Column]) -> Part | None:
-        """Return the part of tokenised rows as whole columns, None when they must be looked at one by one."""
+    def columns(self, columns: dict[str, Column], lines: NDArray[np.int64], *, read: int) -> Part | None:
+        """Return the part of tokenised rows as whole columns, None when they must be looked at one by one.
+
+        lines: number of each row's line; read: how many lines there are in all.
+        """
         limit = None if self.tokenizer is None else self.tokenizer.size
-        flat = flat_columns(columns, limit)
+        flat = flat_columns(columns, lines, limit)
         if flat is None:
             return None
-        return finish(flat, self.options, by_field=False, lines=int(flat.lengths.size), bad=Fate())
+        return finish(flat, self.options, by_field=False, lines=read, bad=Fate())
 
     def _convert(self, rows: Rows, bad: Fate, lines: int) -> Part:
         empty: Fate = Fate()
@@ -153,17 +163,12 @@ def parse_line(text: bytes) -> Row:
     return row
 
 
-def _parse_quickly(text: bytes) -> Row:
-    found = quick_row(text)
-    return parse_line(text) if found is None else found
-
-
-def _parsed(texts: list[bytes], parse: Callable[[bytes], Row], bad: Fate) -> Rows:
+def _parsed(texts: list[bytes], bad: Fate) -> Rows:
     for number, text in enumerate(texts, start=1):
         if not text or text.isspace():
             continue
         try:
-            yield number, parse(text)
+            yield number, parse_line(text)
         except BadSampleError as error:
             bad.add(number, str(error))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from skill_run.pack.samples.flat import Flat
 from skill_run.pack.samples.sample import BadSampleError
 from skill_run.pack.samples.tokens import IDS, LABELS, LOSS, START, check_ids
 
-_IGNORED = -100
+_IGNORED: Final = -100
 
 Integers = NDArray[np.integer[Any]]
 
@@ -24,9 +24,17 @@ class Column:
     values: Integers
     starts: NDArray[np.int64] | None
 
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return int(self.values.size if self.starts is None else self.starts.size - 1)
 
-def flat_columns(columns: dict[str, Column], limit: int | None) -> Flat | None:
-    """Return the rows as samples, None when any row needs a closer look (`tokens.token_sample` finds out)."""
+
+def flat_columns(columns: dict[str, Column], lines: NDArray[np.int64], limit: int | None) -> Flat | None:
+    """Return the rows as samples with the numbers of their lines.
+
+    None when any row needs a closer look: `tokens.token_sample` finds out what is wrong with it.
+    """
     ids = columns[IDS]
     if ids.starts is None or ids.values.dtype.kind not in "iu":
         return None
@@ -43,7 +51,7 @@ def flat_columns(columns: dict[str, Column], limit: int | None) -> Flat | None:
         ids.values.astype(np.int32),
         masks,
         lengths,
-        np.arange(1, lengths.size + 1),
+        lines,
         np.zeros(lengths.size, dtype=np.int64),
         np.full(lengths.size, key == START),
     )

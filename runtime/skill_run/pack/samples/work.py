@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from skill_run.errors import InputError
 from skill_run.pack.samples.convert import Converter, make_converter
 from skill_run.pack.samples.flat import Part
 from skill_run.pack.samples.inputs import Item, Source, read_lines
 from skill_run.pack.samples.options import SampleOptions
 from skill_run.pack.samples.tokenizer import TextTokenizer, load_tokenizer
+from skill_run.pack.samples.tokens import IDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ def do_item(job: Job, converter: Converter, item: Item) -> Part:
         from skill_run.pack.samples.parquet import read_columns, read_rows
 
         if job.kind == "tokens" and (columns := read_columns(source.path, item.start)) is not None:
-            part = converter.columns(columns)
+            count = columns[IDS].size
+            part = converter.columns(columns, np.arange(1, count + 1), read=count)
             if part is not None:
                 return part
         return converter.rows(read_rows(source.path, item.start))
