@@ -15,6 +15,8 @@ import pytest
 from skill_run import inspect_batch
 from skill_run.errors import InputError
 from skill_run.pack.build import build_packs
+from skill_run.pack.build.run import _told_kwargs
+from skill_run.pack.samples import SampleOptions
 
 Tokens = Callable[..., Path]
 EOS = {"eos_id": 2}
@@ -166,3 +168,21 @@ def test_a_file_in_place_of_the_folder_is_refused(tokens: Tokens, tmp_path: Path
     (tmp_path / "out").write_text("", "utf-8")
     with pytest.raises(InputError, match="is a file"):
         build_packs(tokens(), tmp_path / "out", pack_size=64, sample_options=EOS)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"prompt_column": "question"}, {"prompt_template": "{question} {output}", "truncation_field": "question"}),
+        ({"kind": "chat"}, {"chat": True, "use_hf_tokenizer_chat_template": True}),
+        ({}, {}),
+    ],
+)
+def test_how_samples_are_read_is_among_the_settings(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    told = _told_kwargs(SampleOptions(**options), options.get("kind", "prompt-completion"))
+    assert {name: told[name] for name in expected} == expected
+
+
+def test_the_configs_dataset_kwargs_decide_how_samples_are_read(tokens: Tokens, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="virtual_tokens"):
+        build_packs(tokens(), tmp_path / "o", pack_size=64, dataset_kwargs={"virtual_tokens": 3}, sample_options=EOS)

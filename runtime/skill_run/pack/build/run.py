@@ -24,6 +24,7 @@ from skill_run.pack.build.report import PackReport, SplitReport, counts_of
 from skill_run.pack.build.rows import rows_of
 from skill_run.pack.samples import Preprocessing, Progress, SampleCounts, SampleOptions, read_samples
 from skill_run.pack.samples.align import aligned_lengths, padding_is_trained
+from skill_run.pack.samples.dataset_kwargs import options_of_kwargs
 from skill_run.pack.samples.inputs import find_sources
 from skill_run.pack.store import Store, StoreWriter, open_store
 
@@ -108,16 +109,17 @@ def build_packs(
     """
     release = normalise(bridge or newest_release())
     multiple = pad_seq_to_mult if pad_seq_to_mult is not None else _multiple(cp, tp, sp)
+    kwargs = {"pad_to_max_length": True} if dataset_kwargs is None else dict(dataset_kwargs)
     options = SampleOptions(
         bridge=release,
         seq_length=seq_length or pack_size,
         pad_seq_to_mult=multiple,
         preprocessing=preprocessing,
-        **dict(sample_options or {}),
+        **{**options_of_kwargs(kwargs), **(sample_options or {})},
     )
     _check(pack_size, options, algorithm, compat, max_sequences, balance, refuse)
     splits = _splits(Path(data))
-    kwargs = {"pad_to_max_length": True} if dataset_kwargs is None else dict(dataset_kwargs)
+    kwargs |= _told_kwargs(options, read_samples(splits["training"], tokenizer=tokenizer, options=options).kind)
     job = _Job(
         out=Path(out),
         options=options,
@@ -146,6 +148,18 @@ def build_packs(
     metadata = metadata_file(folder, pack_size)
     write_metadata(metadata, [dict(split.metadata) for split in made])
     return _report(job, made, metadata)
+
+
+def _told_kwargs(options: SampleOptions, kind: str) -> dict[str, Any]:
+    """Return the dataset_kwargs that make training read samples in the same way, as far as options say more."""
+    if options.preprocessing is not None or kind == "tokens":
+        return {}
+    if kind == "chat":
+        return {"chat": True, "use_hf_tokenizer_chat_template": options.use_hf_tokenizer_chat_template}
+    if not (options.prompt_column or options.completion_column or options.prompt_template):
+        return {}
+    template, label, cut = options.prompt_settings
+    return {"prompt_template": template, "label_key": label, "truncation_field": cut}
 
 
 def _multiple(cp: int, tp: int, sp: bool) -> int:
