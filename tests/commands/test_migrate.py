@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from skill_run.commands.migrate import migrate
+from skill_run.cli import cli
 from skill_run.errors import InputError
 
 OLD = "dataset:\n  dataset_root: /d  # mine\n  packed_sequence_specs: {packed_sequence_size: 64}\n"
@@ -22,7 +22,8 @@ NEW = (
 
 
 def run(arguments: Sequence[str], **options: Any) -> Result:
-    return CliRunner().invoke(migrate, list(arguments), standalone_mode=False, **options)
+    # Through the group: click keeps how a command asks for help from its first call.
+    return CliRunner().invoke(cli, ["migrate", *arguments], standalone_mode=False, **options)
 
 
 @pytest.fixture
