@@ -192,7 +192,14 @@ def test_a_source_imports_only_what_its_place_allows(source: Path) -> None:
         assert anywhere & {"torch", "megatron", "transformer_engine"} == set()
     # The server, its skills and its transport, the tool that answers with an image, and those that tell their progress.
     protocol = {"mcp_server.py", "mcp_skills.py", "mcp_http.py", "mcp_door.py"}
-    if source.name not in {*protocol, "mcp_inspection.py", "mcp_verification.py", "mcp_jobs.py", "mcp_recipes.py"}:
+    if source.name not in {
+        *protocol,
+        "mcp_inspection.py",
+        "mcp_verification.py",
+        "mcp_jobs.py",
+        "mcp_recipes.py",
+        "mcp_background.py",
+    }:
         assert "mcp" not in anywhere
     # HTTP is loaded for --http only.
     if source.name not in {"mcp_http.py", "mcp_door.py", "mcp_wire.py"}:

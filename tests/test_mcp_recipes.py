@@ -145,3 +145,22 @@ async def test_what_cannot_be_is_refused_in_one_sentence(
     assert message in told
     assert "\n" not in told
     assert not (root.parent / "out").exists()
+
+
+async def test_nothing_is_read_or_written_through_links_that_lead_out(root: Path) -> None:
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "secret.jsonl").write_text('{"input_ids": [1, 2, 3], "loss_mask": [1, 1, 1]}\n', "utf-8")
+    (root / "link").symlink_to(outside, target_is_directory=True)
+    (root / "data").mkdir()
+    (root / "data" / "training.jsonl").symlink_to(outside / "secret.jsonl")
+    ids = {"pack_size": 64, "bridge": "0.6.2"}
+    for arguments in (
+        {"data_path": "training.jsonl", "out_path": "link/new"},
+        {"data_path": "training.jsonl", "out_path": "link"},
+        {"data_path": "data", "out_path": "new"},
+        {"data_path": "link/secret.jsonl", "out_path": "new"},
+    ):
+        assert "outside the folders" in await call(root, "pack_dataset", **ids, **arguments)
+    assert "outside the folders" in await call(root, "plan_packing", data_path="data")
+    assert [path.name for path in outside.iterdir()] == ["secret.jsonl"]

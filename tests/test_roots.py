@@ -117,3 +117,29 @@ def test_a_model_id_that_climbs_is_refused_whether_or_not_something_is_there(roo
 def test_a_model_folder_may_be_named_by_a_path_that_climbs_inside(root: Path) -> None:
     (root / "model").mkdir()
     assert Roots([root]).find_model("sub/../model") == str(root / "model")
+
+
+def test_a_folder_is_found_only_when_none_of_its_files_leads_out(root: Path, tmp_path: Path) -> None:
+    assert Roots([root]).find_files("sub") == root / "sub"
+    (root / "sub" / "training.jsonl").symlink_to(tmp_path / "outside.yaml")
+    with pytest.raises(InputError, match="leads outside the folders that may be read"):
+        Roots([root]).find_files("sub")
+
+
+@pytest.mark.parametrize("name", ["new", "sub/new/deep", "sub", "."])
+def test_a_folder_to_write_to_need_not_be_there(root: Path, name: str) -> None:
+    assert Roots([root]).place(name) == (root / name).resolve()
+
+
+@pytest.mark.parametrize("name", ["../new", "/etc/new", "sub/../../new", "link/new", "link", "new/../link/x"])
+def test_a_folder_to_write_to_that_leads_out_is_refused(root: Path, tmp_path: Path, name: str) -> None:
+    (root / "link").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(InputError, match="is outside the folders that may be written"):
+        Roots([root]).place(name)
+
+
+def test_a_link_inside_a_folder_to_write_to_must_not_lead_out(root: Path, tmp_path: Path) -> None:
+    (root / "out").mkdir()
+    (root / "out" / "packed").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(InputError, match="packed leads outside the folders that may be written"):
+        Roots([root]).place("out")

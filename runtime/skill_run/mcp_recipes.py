@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import anyio
 from mcp.server.mcpserver import Context
 from pydantic import Field
 
 from skill_run import mcp_recipe_models as models
-from skill_run.errors import InputError, SkillRunError
+from skill_run.errors import InputError
+from skill_run.mcp_background import MAX_WAIT_SECONDS, BackgroundJob, BackgroundJobs, wait_for
 from skill_run.mcp_tools import only_overrides, override_tokens
 
 if TYPE_CHECKING:
@@ -27,37 +24,21 @@ MESSAGE_LIMIT: Final = 600
 MAX_PROBLEMS: Final = 20
 MAX_CHANGES: Final = 40
 MAX_ROWS: Final = 12
-KEPT_JOBS: Final = 8
-MAX_WAIT_SECONDS: Final = 60
-_LOOK: Final = 0.2
 
 
 @dataclass(slots=True)
-class _Job:
-    """One packing in a thread of its own; its processes end with the server."""
+class _Job(BackgroundJob):
+    """One packing; its processes end with the server."""
 
-    id: str
-    doing: str = "starting"
-    done: int = 0
-    total: int = 0
     report: dict[str, Any] = field(default_factory=dict)
-    error: str = ""
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Note the progress."""
-        self.doing = str(event.get("text", event.get("doing", "packing")))[:200]
-        self.done, self.total = int(event.get("done", 0) or 0), int(event.get("total", 0) or 0)
 
     def answer(self) -> models.Packing:
         """Return the job as an answer of bounded size."""
-        ended = self.ended.is_set()
-        state: models.JobState = "running" if not ended else "failed" if self.error else "passed"
-        doing = "" if ended else self.doing
+        state: models.JobState = "running" if self.running else "failed" if self.error else "passed"
         return models.Packing(
             job=self.id,
             state=state,
-            doing=doing,
+            doing=self.doing if self.running else "",
             done=self.done,
             total=self.total,
             report=self.report,
@@ -70,8 +51,7 @@ class RecipeTools:
 
     def __init__(self, roots: Roots) -> None:
         self.roots = roots
-        self._lock = threading.Lock()
-        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._jobs = BackgroundJobs("packing", "pack", _Job)
 
     def generate_recipe(
         self,
@@ -217,10 +197,10 @@ class RecipeTools:
 
         if bool(data_path) == bool(lengths):
             raise InputError("give data_path or lengths, one of them")
-        source: Any = self.roots.find(data_path) if data_path else _counts(lengths or {})
+        source: Any = self.roots.find_files(data_path) if data_path else _counts(lengths or {})
         found = plan_packing(
             source,
-            tokenizer=self.roots.find(tokenizer_path) if tokenizer_path else None,
+            tokenizer=self.roots.find_files(tokenizer_path) if tokenizer_path else None,
             pack_sizes=tuple(pack_sizes or ()),
             bridge=bridge or None,
             model=self.roots.find_model(model) if model else None,
@@ -276,7 +256,7 @@ class RecipeTools:
         counts what was cut, dropped or has nothing to train on, and holds the settings for the config.
         """
         if job:
-            found = self._find(job)
+            found = self._jobs.find(job)
         else:
             if not (data_path and out_path and pack_size):
                 raise InputError("give data_path, out_path and pack_size, or the id of a job that was started before")
@@ -284,7 +264,7 @@ class RecipeTools:
                 "bridge": bridge or None,
                 "pack_size": pack_size,
                 "seq_length": seq_length,
-                "tokenizer": self.roots.find(tokenizer_path) if tokenizer_path else None,
+                "tokenizer": self.roots.find_files(tokenizer_path) if tokenizer_path else None,
                 "cp": cp,
                 "tp": tp,
                 "sp": sp,
@@ -294,65 +274,19 @@ class RecipeTools:
                 "seed": seed,
                 "skip_bad": skip_bad,
             }
-            found = self._start(self.roots.find(data_path), self._target(out_path), options)
-        await _wait(found, wait_seconds, context)
+            data, out = self.roots.find_files(data_path), self.roots.place(out_path)
+            found = self._jobs.start(_packing(data, out, options))
+        await wait_for(found, wait_seconds, context)
         return found.answer()
 
-    def _target(self, path: str) -> Path:
-        """Return a folder to write to, which may not exist yet, inside the roots."""
-        target = Path(path)
-        missing: list[str] = []
-        while True:
-            try:
-                return self.roots.find(str(target)).joinpath(*reversed(missing))
-            except InputError:
-                if target == target.parent or target.name in ("", "..") or len(missing) > 8:
-                    raise
-                missing.append(target.name)
-                target = target.parent
 
-    def _find(self, name: str) -> _Job:
-        with self._lock:
-            found = self._jobs.get(name)
-        if found is None:
-            raise InputError("there is no such packing in this server; start one without `job`")
-        return found
-
-    def _start(self, data: Path, out: Path, options: Mapping[str, Any]) -> _Job:
-        with self._lock:
-            running = next((job for job in self._jobs.values() if not job.ended.is_set()), None)
-            if running is not None:
-                raise InputError(f"packing {running.id} is still running; ask for it with job={running.id}")
-            job = _Job(f"pack-{uuid.uuid4().hex[:8]}")
-            self._jobs[job.id] = job
-            while len(self._jobs) > KEPT_JOBS:
-                self._jobs.popitem(last=False)
-        threading.Thread(target=_pack, args=(job, data, out, options), daemon=True).start()
-        return job
-
-
-def _pack(job: _Job, data: Path, out: Path, options: Mapping[str, Any]) -> None:
-    try:
+def _packing(data: Path, out: Path, options: Mapping[str, Any]) -> Callable[[_Job], None]:
+    def work(job: _Job) -> None:
         from skill_run.pack.build import build_packs
 
         job.report = build_packs(data, out, on_progress=job.take, **options).to_dict()
-    except SkillRunError as error:
-        job.error = str(error)
-    except Exception as error:
-        job.error = f"internal error ({type(error).__name__}: {str(error)[:200]})"
-    finally:
-        job.ended.set()
 
-
-async def _wait(job: _Job, seconds: int, context: Context[Any, Any]) -> None:
-    """Wait for the job's end for at most `seconds`, and pass its progress on to the client."""
-    told = (-1, "")
-    with anyio.move_on_after(seconds):
-        while not job.ended.is_set():
-            if (job.done, job.doing) != told:
-                told = (job.done, job.doing)
-                await context.report_progress(job.done, job.total or None, job.doing)
-            await anyio.sleep(_LOOK)
+    return work
 
 
 def _bounded(text: str) -> tuple[str, int]:

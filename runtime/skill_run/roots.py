@@ -44,6 +44,28 @@ class Roots:
             f"{_shown(name)} is outside the folders that may be read ({self}); --root DIR allows another one"
         )
 
+    def find_files(self, name: str) -> Path:
+        """Return the real path of an existing file, or of a folder none of whose entries leads out of the roots."""
+        found = self.find(name)
+        if found.is_dir():
+            self._check_files(found)
+        return found
+
+    def place(self, name: str) -> Path:
+        """Return the real path of a folder to write to, which need not exist; a relative name lies in the first root.
+
+        Raises InputError when the name, or a link in what is there already, leads out of the roots.
+        """
+        place = self._candidates(name)[0]
+        if not self.hold(place):
+            raise InputError(f"{_shown(name)} is outside the folders that may be written ({self})")
+        for folder, below, files in os.walk(place):
+            for entry in (*below, *files):
+                path = os.path.join(folder, entry)
+                if os.path.islink(path) and not self.hold(Path(os.path.realpath(path))):
+                    raise InputError(f"{path} leads outside the folders that may be written ({self})")
+        return place
+
     def find_model(self, name: str) -> str:
         """Return a model id as it is, or the real path of a folder or a config.json that `name` leads to.
 
