@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from skill_run.bridge.release import NO_DEFAULT, known_releases, load_release
-from skill_run.bridge.version import DISTRIBUTION, Evidence, choose, installed_version, normalise, recorded_for
+from skill_run.bridge.version import (
+    DISTRIBUTION,
+    Evidence,
+    choose,
+    installed_version,
+    made_for,
+    normalise,
+    recorded_for,
+)
 from skill_run.errors import InputError
 from skill_run.report.finding import BridgeChoice
 from skill_run.rules.validate import build_config, read_sources
@@ -331,3 +339,14 @@ def test_fields_that_a_full_dump_lacks_count_against_a_release() -> None:
 def test_fields_that_a_partial_config_lacks_count_for_nothing() -> None:
     names = ["model.context_parallel_size", "train.micro_batch_size"]
     assert choose(None, Evidence(names, None, (), complete=False)).release == NEWEST
+
+
+@pytest.mark.parametrize("asked", ["0.3.0", "0.3.1", "0.6", "main", "9.9"])
+def test_something_is_made_for_every_release_since_the_oldest_recorded_series(asked: str) -> None:
+    assert made_for(asked) == normalise(asked)
+
+
+@pytest.mark.parametrize("asked", ["0.2", "0.2.9", "0.0.1"])
+def test_nothing_is_made_for_a_release_older_than_every_recorded_one(asked: str) -> None:
+    with pytest.raises(InputError, match=r"is older than 0\.3\.1, the oldest release that is known here"):
+        made_for(asked)

@@ -73,3 +73,11 @@ def test_a_fault_is_one_sentence_and_leaves_no_packed_file(
     assert sentence in error
     assert "Traceback" not in error
     assert not list(tmp_path.rglob("training_*"))
+
+
+def test_a_refused_loss_exits_like_a_finding_and_writes_nothing(run: Runner, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, told, err = run(str(data), "--out", str(out), "--pack-size", "8", "--refuse", "dropped")
+    assert (code, told) == (1, "")
+    assert "samples are dropped, which is refused; nothing was written" in err
+    assert not list(out.rglob("*.parquet"))

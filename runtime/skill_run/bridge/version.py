@@ -46,6 +46,18 @@ def normalise(asked: str) -> str:
         ) from error
 
 
+def made_for(asked: str) -> str:
+    """Return a version that something is to be made for, in PEP 440 form; InputError also when it is too old for that.
+
+    What is read may be older than every recorded release and is judged by the oldest; what is made would be a guess.
+    """
+    version = normalise(asked)
+    oldest = known_releases()[0]
+    if Version(version).release[:2] < Version(oldest).release[:2]:
+        raise InputError(f"Megatron-Bridge {version} is older than {oldest}, the oldest release that is known here")
+    return version
+
+
 def recorded_for(version: str) -> tuple[str, str]:
     """Return the recorded release to use for a version, and a clause that says why when it is another one.
 

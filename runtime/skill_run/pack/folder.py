@@ -140,14 +140,23 @@ def expected_fingerprints(config: Config) -> tuple[str, ...]:
     return tuple(fingerprint(length.value, seed.value, option, longest.value) for option in options)
 
 
-def fingerprint(seq_length: Any, seed: Any, dataset_kwargs: Any, longest: Any = None) -> str:
-    """Return the fingerprint of a local text data set, as `_packing_fingerprint` of data/builders/gpt_sft.py does."""
+def fingerprint(
+    seq_length: Any,
+    seed: Any,
+    dataset_kwargs: Any,
+    longest: Any = None,
+    preprocessing: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the fingerprint of a local text data set, as `_packing_fingerprint` of data/builders/gpt_sft.py does.
+
+    preprocessing: fields of the config's own PromptCompletionSFTPreprocessingConfig, None when it leaves that out.
+    """
     identity: dict[str, Any] = {
         "seq_length": seq_length,
         "seed": seed,
-        "preprocessing_explicit": False,
+        "preprocessing_explicit": preprocessing is not None,
         "preprocessing_type": _PREPROCESSING_CLASS,
-        "preprocessing": _LOCAL_PREPROCESSING,
+        "preprocessing": _LOCAL_PREPROCESSING if preprocessing is None else dict(preprocessing),
         "dataset_kwargs": dataset_kwargs,
     }
     if longest is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skill_run.errors import InputError
+from skill_run.pack.assign.lengths import random_of
 from skill_run.plan.assess import Candidate, Terms, assess, with_comm
 from skill_run.plan.commands import follow_up
 from skill_run.plan.cp_table import TYPICAL
@@ -144,6 +145,7 @@ def plan_packing(
     sizes = pack_sizes_for(lengths, pack_sizes, limit)
     reference = intent.pack_size or (pack_sizes[0] if len(pack_sizes) == 1 else limit) or FIRST
     slots = tokens_per_step or (global_batch_size * reference if global_batch_size else intent.slots or DEFAULT_SLOTS)
+    random_of(seed)
     terms = Terms(slots, dp, limit, pad_seq_to_mult or intent.pad_seq_to_mult, max_sequences, seed)
     candidates = tuple(assess(size, lengths, intent, terms) for size in sizes)
 

@@ -57,6 +57,8 @@ def read_lengths(source: Any, reading: Reading, *, kind: Kind | None = None) -> 
     if isinstance(source, Mapping):
         return from_mapping(source, "the histogram")
     if not isinstance(source, str | Path):
+        if not hasattr(source, "__len__"):
+            raise InputError(f"lengths are a path, a mapping or a list, not a value of type {type(source).__name__}")
         return from_values(source, "the lengths")
     if str(source) == STDIN:
         return _of_stdin(reading, kind)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from skill_run.bridge.names import to_canonical
 from skill_run.bridge.recipes import Recipe
-from skill_run.bridge.version import Evidence, choose
+from skill_run.bridge.version import Evidence, choose, made_for
 from skill_run.config.model import Plain
 from skill_run.errors import InputError
 from skill_run.plan.gpus import gpu_rates
@@ -206,7 +206,7 @@ def _request(
     overrides: Sequence[str],
 ) -> Request:
     found = find_workflow(workflow)
-    release = choose(bridge, Evidence([], None, [], False)).release
+    release = choose(made_for(bridge) if bridge else None, Evidence([], None, [], False)).release
     if release not in found.releases:
         raise InputError(
             f"{found.id} does not work on Megatron-Bridge {release}; it works on {', '.join(found.releases)}"

@@ -87,6 +87,8 @@ def workflows() -> Mapping[str, Workflow]:
 
 def find_workflow(name: str) -> Workflow:
     """Return a workflow by its id; InputError names the nearest, or those that there are."""
+    if not isinstance(name, str):
+        raise InputError(f"a workflow is named by text, not by {name!r:.60}")
     found = workflows().get(name)
     if found is None:
         import difflib

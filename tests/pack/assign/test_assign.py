@@ -159,6 +159,8 @@ def test_the_function_is_offered_by_the_package() -> None:
         ([True, False], {}, "must be whole numbers"),
         ([[1, 2], [3, 4]], {}, "2 dimensions"),
         ([[1], [2, 3]], {}, "no list of numbers"),
+        ([1], {"algorithm": "first_fit_shuffle", "seed": -1}, "the seed must be a whole number"),
+        ([1], {"algorithm": "first_fit_shuffle", "seed": "a"}, "the seed must be a whole number"),
         ([1], {"algorithm": "best_fit"}, "there is no packing algorithm 'best_fit'"),
         ([1], {"max_sequences": 0}, "at least one sequence"),
         ([1], {"max_sequences": 1.5}, "at least one sequence .a whole number., not 1.5"),

@@ -30,7 +30,6 @@ def test_rows_are_those_of_the_release_with_every_sample_in_its_place(recorded: 
         recorded["pack_size"],
         algorithm=recorded["algorithm"],
         seed=recorded["seed"],
-        bridge=recorded["bridge"],
     )
     assert rows_of(packs) == recorded["rows"]
 
@@ -81,3 +80,15 @@ def test_packs_of_one_step_get_like_work(log_normal: Any) -> None:
         return float((steps.max(axis=1) - steps.mean(axis=1)).sum())
 
     assert waiting(ordered) < waiting(packs) / 5
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "a", True])
+def test_a_seed_that_numpy_does_not_take_is_refused(seed: Any) -> None:
+    for make in (lambda: arrange([0, 1], seed=seed), lambda: bridge_packs([1, 2], 8, seed=seed)):
+        with pytest.raises(InputError, match="the seed must be a whole number from 0 to"):
+            make()
+
+
+def test_a_step_without_packs_is_refused() -> None:
+    with pytest.raises(InputError, match="a step has at least one pack"):
+        steps_of_like_work(arrange([0, 1], seed=0), [1, 2], 0, seed=0)

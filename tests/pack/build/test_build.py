@@ -16,6 +16,7 @@ from skill_run import inspect_batch
 from skill_run.errors import InputError
 from skill_run.pack.build import build_packs
 from skill_run.pack.build.run import _told_kwargs
+from skill_run.pack.folder import fingerprint
 from skill_run.pack.samples import SampleOptions
 
 Tokens = Callable[..., Path]
@@ -139,6 +140,11 @@ def test_the_multiple_follows_the_layout(tokens: Tokens, tmp_path: Path) -> None
         ({"pack_size": 128, "refuse": ("bad",)}, "cannot be refused"),
         ({"pack_size": 32, "refuse": ("truncated", "dropped")}, "which is refused; nothing was written"),
         ({"pack_size": 128, "cp": 0}, "at least 1"),
+        ({"pack_size": "128"}, "the pack size must be"),
+        ({"pack_size": 128, "seed": -1}, "the seed must be"),
+        ({"pack_size": 128, "bridge": "0.2"}, "older than 0.3.1"),
+        ({"pack_size": 128, "sample_options": {"eos_id": -5}}, "eos_id must be a token id"),
+        ({"pack_size": 128, "sample_options": {"shape": 1}}, "no option shape"),
         ({"pack_size": 128, "cp": 2, "sample_options": {}}, "end-of-text token"),
     ],
 )
@@ -186,3 +192,31 @@ def test_how_samples_are_read_is_among_the_settings(options: dict[str, Any], exp
 def test_the_configs_dataset_kwargs_decide_how_samples_are_read(tokens: Tokens, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="virtual_tokens"):
         build_packs(tokens(), tmp_path / "o", pack_size=64, dataset_kwargs={"virtual_tokens": 3}, sample_options=EOS)
+
+
+def test_dataset_kwargs_of_a_config_are_hashed_as_they_are(tokens: Tokens, tmp_path: Path) -> None:
+    given = {"chat_loss_mode": "assistant", "prompt_template": "{input} {output}"}
+    report = build_packs(tokens(), tmp_path / "o", pack_size=64, dataset_kwargs=given, sample_options=EOS)
+    assert Path(report.splits[0].file).parent.name.endswith(f"_sft_{fingerprint(64, 0, given)}")
+
+
+def test_a_loss_that_is_refused_in_one_split_keeps_the_other_from_being_written(tokens: Tokens, tmp_path: Path) -> None:
+    folder = tokens(30, longest=40).parent
+    tokens(30, longest=200, name="validation.jsonl")
+    with pytest.raises(InputError, match="which is refused; nothing was written") as refused:
+        build_packs(folder, tmp_path / "out", pack_size=64, refuse=("dropped",), sample_options=EOS)
+    assert refused.value.exit_code == 1
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+
+
+def test_refusing_losses_of_a_file_that_is_there_reads_nothing_again(tokens: Tokens, tmp_path: Path) -> None:
+    data = tokens(30, longest=40)
+    build_packs(data, tmp_path / "out", pack_size=64, sample_options=EOS)
+    again = build_packs(data, tmp_path / "out", pack_size=64, refuse=("dropped",), sample_options=EOS)
+    assert not again.splits[0].made
+    assert not list((tmp_path / "out").glob(".skill-run-pack-*"))
+
+
+def test_data_that_are_no_path_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="named by a path, not by a value of type NoneType"):
+        build_packs(None, tmp_path / "out", pack_size=64)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from skill_run.pack.assign.histogram import Ids
+from skill_run.pack.assign.lengths import random_of
 
 
 def first_fit(lengths: Sequence[int], pack_size: int) -> list[int]:
@@ -53,7 +54,7 @@ def shuffled_first_fit(
 
 def first_fit_ids(lengths: Ids, pack_size: int, seed: int) -> Ids:
     """Return the packs of first_fit_shuffle after np.random.seed(seed): ids [N] int32."""
-    shuffled, packs = shuffled_first_fit(lengths, pack_size, np.random.RandomState(seed))
+    shuffled, packs = shuffled_first_fit(lengths, pack_size, random_of(seed))
     ids = np.empty(len(lengths), np.int32)
     # Upstream's packs hold lengths, not sequences; those of one length are given out in their order.
     ids[np.argsort(lengths, kind="stable")] = np.asarray(packs, np.int32)[np.argsort(shuffled, kind="stable")]

@@ -41,6 +41,13 @@ def checked_limit(most: Any) -> int:
     return int(most)
 
 
+def random_of(seed: Any) -> np.random.RandomState:
+    """Return the generator that np.random.seed(seed) makes of numpy's global one; InputError for what is no seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise InputError(f"the seed must be a whole number from 0 to 2**32 - 1, not {str(seed)[:60]}")
+    return np.random.RandomState(seed)
+
+
 def _refuse(lengths: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], what: str) -> None:
     if wrong.any():
         first = int(np.argmax(wrong))

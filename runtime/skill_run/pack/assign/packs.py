@@ -30,9 +30,11 @@ def arrange(pack_ids: Any, *, seed: int) -> Packs:
     """
     import numpy as np
 
+    from skill_run.pack.assign.lengths import random_of
+
     ids = np.asarray(pack_ids, np.int64)
     count = int(ids.max(initial=-1)) + 1
-    random = np.random.RandomState(seed)
+    random = random_of(seed)
     place = random.permutation(count)
     mixed = random.permutation(len(ids))
     keys = place[ids[mixed]]
@@ -40,23 +42,21 @@ def arrange(pack_ids: Any, *, seed: int) -> Packs:
     return Packs(order.astype(np.int64), _starts(np.bincount(keys, minlength=count)))
 
 
-def bridge_packs(
-    lengths: Any, pack_size: int, *, algorithm: str = "first_fit_shuffle", seed: int = 0, bridge: str | None = None
-) -> Packs:
+def bridge_packs(lengths: Any, pack_size: int, *, algorithm: str = "first_fit_shuffle", seed: int = 0) -> Packs:
     """Return exactly the rows that Megatron-Bridge's offline packing makes of sequences with these lengths.
 
     lengths: [N] physical lengths, 0 for a sample of one token. seed: what numpy's global generator is seeded with
     before packing: by upstream itself from 0.6 on, by the caller before. Mirrors create_hist, create_packing_strategy
     and fill_packing_strategy of data/packing/algorithms.py (0.6.2); they draw the same numbers in the same order in
-    every release, so `bridge` changes nothing today.
+    every release since 0.3.
     """
     import numpy as np
 
     from skill_run.pack.assign.first_fit import first_fit, shuffled_first_fit
-    from skill_run.pack.assign.lengths import checked
+    from skill_run.pack.assign.lengths import checked, random_of
 
     found = checked(lengths, pack_size, least=0)
-    random = np.random.RandomState(seed)
+    random = random_of(seed)
     if algorithm == "first_fit_shuffle":
         taken, packs = shuffled_first_fit(found, pack_size, random)
     elif algorithm == "first_fit_decreasing":
@@ -95,11 +95,15 @@ def steps_of_like_work(packs: Packs, lengths: Any, per_step: int, *, seed: int) 
     """
     import numpy as np
 
+    from skill_run.pack.assign.lengths import random_of
+
+    if per_step < 1:
+        raise InputError(f"a step has at least one pack, not {per_step}")
     squares = np.asarray(lengths, np.float64)[packs.order] ** 2
     work = np.add.reduceat(squares, packs.starts[:-1]) if len(packs) else squares
     ranked = np.argsort(work, kind="stable")
     whole = len(ranked) // per_step * per_step
-    random = np.random.RandomState(seed)
+    random = random_of(seed)
     steps = ranked[:whole].reshape(-1, per_step)
     random.shuffle(steps)
     order = np.concatenate([steps.reshape(-1), ranked[whole:]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,12 +9,12 @@ from typing import Any
 
 from skill_run.bridge.release import matches
 from skill_run.pack.build.files import writes_npy
-from skill_run.pack.folder import fingerprint as local_fingerprint
-from skill_run.pack.samples import Preprocessing, SampleOptions
+from skill_run.pack.folder import fingerprint
+from skill_run.pack.samples import SampleOptions
 
 
 def packed_folder(
-    out: Path, options: SampleOptions, *, tokenizer: str, seed: int, dataset_kwargs: Mapping[str, Any] | None
+    out: Path, options: SampleOptions, *, tokenizer: str, seed: int, dataset_kwargs: Mapping[str, Any]
 ) -> Path:
     """Return the folder below the dataset root.
 
@@ -25,7 +23,9 @@ def packed_folder(
     """
     name = f"{tokenizer.replace('/', '--')}_pad_seq_to_mult{options.pad_seq_to_mult}"
     if matches(">=0.6.0.dev0", options.bridge):
-        name += f"_sft_{fingerprint(options, seed, dataset_kwargs)}"
+        explicit = None if options.preprocessing is None else asdict(options.preprocessing)
+        told = fingerprint(options.seq_length, seed, dict(dataset_kwargs), preprocessing=explicit)
+        name += f"_sft_{told}"
     return out / "packed" / name
 
 
@@ -37,25 +37,3 @@ def packed_file(folder: Path, split: str, pack_size: int, bridge: str) -> Path:
 def metadata_file(folder: Path, pack_size: int) -> Path:
     """Return the metadata file of both splits."""
     return folder / f"{pack_size}_metadata.jsonl"
-
-
-def fingerprint(options: SampleOptions, seed: int, dataset_kwargs: Mapping[str, Any] | None) -> str:
-    """Return the first 12 hex digits of SHA-256 over all that changes rows: _packing_fingerprint of 0.6.2."""
-    explicit = options.preprocessing
-    if explicit is None:
-        return local_fingerprint(options.seq_length, seed, dict(dataset_kwargs or {}))
-    identity = {
-        "seq_length": options.seq_length,
-        "seed": seed,
-        "preprocessing_explicit": True,
-        "preprocessing_type": type_name(explicit),
-        "preprocessing": asdict(explicit),
-        "dataset_kwargs": dict(dataset_kwargs or {}),
-    }
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def type_name(preprocessing: Preprocessing) -> str:
-    """Return the name of upstream's class that has these settings."""
-    return "PromptCompletionSFTPreprocessingConfig"

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +15,10 @@ import numpy as np
 
 from skill_run.bridge import names as bridge_names
 from skill_run.bridge.release import newest_release
-from skill_run.bridge.version import normalise
+from skill_run.bridge.version import made_for, recorded_for
 from skill_run.errors import EXIT_FINDINGS, InputError
 from skill_run.pack.assign import ALGORITHMS, Packs, arrange, assign_packs, bridge_packs
+from skill_run.pack.assign.lengths import random_of
 from skill_run.pack.build.files import write_metadata, write_rows, writes_npy
 from skill_run.pack.build.names import metadata_file, packed_file, packed_folder
 from skill_run.pack.build.report import PackReport, SplitReport, counts_of
@@ -102,12 +103,19 @@ def build_packs(
     otherwise. pad_seq_to_mult: derived from cp, tp and sp unless given. tokenizer_name: the model's name as the config
     has it, the tokenizer folder's otherwise. algorithm: as of assign_packs; compat: exactly the rows that the release
     makes for the seed. seed: dataset.seed of the config. refuse: losses that stop it (truncated, dropped, masked).
-    dataset_kwargs: of the config, {"pad_to_max_length": True} otherwise. sample_options: further SampleOptions.
+    dataset_kwargs: of the config, else {"pad_to_max_length": True} and what sample_options say. sample_options: further
+    SampleOptions.
 
     A second call with the same data and settings makes nothing; one after an interruption goes on with the tokens that
     are whole. Raises InputError for what cannot be packed, MissingError without a package that is needed.
     """
-    release = normalise(bridge or newest_release())
+    if not isinstance(data, str | Path):
+        raise InputError(f"the data are named by a path, not by a value of type {type(data).__name__}")
+    unknown = sorted(set(sample_options or ()) - {part.name for part in fields(SampleOptions)})
+    if unknown:
+        raise InputError(f"there is no option {', '.join(map(str, unknown))} of reading samples")
+    _check_size(pack_size)
+    release = made_for(bridge or newest_release())
     multiple = pad_seq_to_mult if pad_seq_to_mult is not None else _multiple(cp, tp, sp)
     kwargs = {"pad_to_max_length": True} if dataset_kwargs is None else dict(dataset_kwargs)
     options = SampleOptions(
@@ -119,7 +127,9 @@ def build_packs(
     )
     _check(pack_size, options, algorithm, compat, max_sequences, balance, refuse)
     splits = _splits(Path(data))
-    kwargs |= _told_kwargs(options, read_samples(splits["training"], tokenizer=tokenizer, options=options).kind)
+    if dataset_kwargs is None:
+        kwargs |= _told_kwargs(options, read_samples(splits["training"], tokenizer=tokenizer, options=options).kind)
+    random_of(seed)
     job = _Job(
         out=Path(out),
         options=options,
@@ -139,12 +149,14 @@ def build_packs(
         dataset_kwargs=kwargs,
         on_progress=on_progress or (lambda event: None),
     )
-    _check_out(job.out, splits)
+    if job.out.exists() and not job.out.is_dir():
+        raise InputError(f"{job.out} is a file; give a folder for the packed files")
     folder = packed_folder(job.out, options, tokenizer=job.tokenizer_name, seed=seed, dataset_kwargs=job.dataset_kwargs)
-    if refuse:
-        for path in splits.values():
-            _refuse(refuse, counts_of(_stored(job, path, _scratch(job, _seen(path))).told["counts"]))
-    made = tuple(_split(job, folder, split, path) for split, path in splits.items())
+    parts = [_Part(job, folder, split, path) for split, path in splits.items()]
+    for part in parts if refuse else ():
+        # Of all splits, before any file is written.
+        _refuse(refuse, part.kept.counts if part.kept is not None else part.counts())
+    made = tuple(part.report() for part in parts)
     metadata = metadata_file(folder, pack_size)
     write_metadata(metadata, [dict(split.metadata) for split in made])
     return _report(job, made, metadata)
@@ -168,6 +180,11 @@ def _multiple(cp: int, tp: int, sp: bool) -> int:
     return math.lcm(2 * cp if cp > 1 else 1, cp * tp if sp and tp > 1 else 1)
 
 
+def _check_size(pack_size: object) -> None:
+    if isinstance(pack_size, bool) or not isinstance(pack_size, int) or pack_size < 1:
+        raise InputError(f"the pack size must be a whole number of at least 1, not {str(pack_size)[:60]}")
+
+
 def _check(
     pack_size: int,
     options: SampleOptions,
@@ -177,8 +194,6 @@ def _check(
     balance: bool,
     refuse: tuple[str, ...],
 ) -> None:
-    if isinstance(pack_size, bool) or pack_size < 1:
-        raise InputError(f"the pack size must be a whole number of at least 1, not {pack_size}")
     options.check()
     multiple = options.pad_seq_to_mult or 1
     if pack_size % multiple:
@@ -211,31 +226,36 @@ def _splits(data: Path) -> dict[str, Path]:
     return {"training": data}
 
 
-def _check_out(out: Path, splits: Mapping[str, Path]) -> None:
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give a folder for the packed files")
-    if any(path.is_dir() and path.resolve() == (out / "packed").resolve() for path in splits.values()):
-        raise InputError(f"{out} holds the data itself as packed files")
+class _Part:
+    """One split of the data on its way to its file. kept: what made the file before, when nothing has changed since."""
 
+    def __init__(self, job: _Job, folder: Path, split: str, data: Path) -> None:
+        self._job = job
+        self._split = split
+        self._data = data
+        self._path = packed_file(folder, split, job.pack_size, job.options.bridge)
+        self._mark = self._path.with_name(f".{self._path.name}.skill-run.json")
+        seen = _seen(data)
+        self._digest = job.told(seen)
+        self._scratch = _scratch(job, seen)
+        self.kept = _kept(self._path, self._mark, self._digest)
+        if self.kept is None and self._path.exists() and not job.overwrite:
+            raise InputError(f"{self._path} is there and was made from other data or settings; --overwrite replaces it")
 
-def _split(job: _Job, folder: Path, split: str, data: Path) -> SplitReport:
-    """Make the file of one split, unless it is there already with the same content."""
-    told = _seen(data)
-    path = packed_file(folder, split, job.pack_size, job.options.bridge)
-    digest = job.told(told)
-    mark = path.with_name(f".{path.name}.skill-run.json")
-    kept = _kept(path, mark, digest)
-    if kept is not None:
-        return kept
-    if path.exists() and not job.overwrite:
-        raise InputError(f"{path} is there and was made from other data or settings; --overwrite replaces it")
-    scratch = _scratch(job, told)
-    store = _stored(job, data, scratch)
-    report = _pack(job, store, split, path)
-    mark.write_text(json.dumps({"digest": digest, "report": _plain(report)}), "utf-8")
-    if not job.keep_tokens:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return report
+    def counts(self) -> SampleCounts:
+        """Return what became of the samples, which are tokenised for that."""
+        return counts_of(_stored(self._job, self._data, self._scratch).told["counts"])
+
+    def report(self) -> SplitReport:
+        """Make the file, unless it is there already with the same content."""
+        if self.kept is not None:
+            return self.kept
+        report = _pack(self._job, _stored(self._job, self._data, self._scratch), self._split, self._path)
+        told = {**_plain(report), "size": self._path.stat().st_size}
+        self._mark.write_text(json.dumps({"digest": self._digest, "report": told}), "utf-8")
+        if not self._job.keep_tokens:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        return report
 
 
 def _seen(data: Path) -> list[tuple[str, int, int]]:
@@ -264,11 +284,7 @@ def _kept(path: Path, mark: Path, digest: str) -> SplitReport | None:
 
 def _plain(report: SplitReport) -> dict[str, Any]:
     told = {name: getattr(report, name) for name in SplitReport.__dataclass_fields__}
-    return {**told, "counts": report.counts.to_dict(), "metadata": dict(report.metadata), "size": _size(report.file)}
-
-
-def _size(file: str) -> int:
-    return Path(file).stat().st_size
+    return {**told, "counts": report.counts.to_dict(), "metadata": dict(report.metadata)}
 
 
 def _stored(job: _Job, data: Path, scratch: Path) -> Store:
@@ -340,7 +356,7 @@ def _pack(job: _Job, store: Store, split: str, path: Path) -> SplitReport:
 
 def _packs(job: _Job, runtime: Any) -> Packs:
     if job.compat:
-        return bridge_packs(runtime, job.pack_size, algorithm=job.algorithm, seed=job.seed, bridge=job.options.bridge)
+        return bridge_packs(runtime, job.pack_size, algorithm=job.algorithm, seed=job.seed)
     ids = assign_packs(
         runtime,
         job.pack_size,
@@ -363,7 +379,7 @@ def _refuse(refused: tuple[str, ...], counts: SampleCounts) -> None:
         for tally in losses[kind]:
             if tally.samples:
                 places = ", ".join(tally.places[:5])
-                raise InputError(
+                raise RefusedLossError(
                     f"{tally.samples} samples are {kind}, which is refused; nothing was written ({places})"
                 )
 
@@ -414,10 +430,11 @@ def _report(job: _Job, splits: tuple[SplitReport, ...], metadata: Path) -> PackR
         f"{_SPECS}.packed_metadata_path": str(metadata),
         "train.micro_batch_size": 1,
     }
+    recorded, _ = recorded_for(bridge)
     written = {
-        bridge_names.to_written(name, _recorded(bridge)): value
+        bridge_names.to_written(name, recorded): value
         for name, value in settings.items()
-        if bridge_names.exists(name, _recorded(bridge))
+        if bridge_names.exists(name, recorded)
     }
     notes = []
     if writes_npy(bridge):
@@ -435,12 +452,6 @@ def _report(job: _Job, splits: tuple[SplitReport, ...], metadata: Path) -> PackR
         notes=tuple(notes),
         commands=(f"skill-run inspect {splits[0].file} --bridge {bridge}",),
     )
-
-
-def _recorded(version: str) -> str:
-    from skill_run.bridge.version import Evidence, choose
-
-    return choose(version, Evidence([], None, [], False)).release
 
 
 def _digest(parts: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 from skill_run.bridge.release import matches, newest_release
-from skill_run.bridge.version import normalise
+from skill_run.bridge.version import made_for
 from skill_run.errors import InputError
 from skill_run.report.safe import clip, flow
 
@@ -96,6 +96,10 @@ class SampleOptions:
         """Raise InputError for settings that no data set can have, or that the release does not know."""
         rules_of(self.bridge)
         _check_lengths(self.seq_length, self.pad_seq_to_mult)
+        for name in ("eos_id", "sep_id"):
+            value = getattr(self, name)
+            if value is not None and (not _is_int(value) or not 0 <= value < LONGEST):
+                raise InputError(f"{name} must be a token id from 0 on, not {clip(flow(repr(value)), 40)}")
         _one_of("kind", self.kind, get_args(Kind))
         _one_of("truncation_method", self.truncation_method, get_args(Side))
         _one_of("chat_loss_mode", self.chat_loss_mode, get_args(LossMode))
@@ -151,7 +155,7 @@ _RULES: Final = {
 
 def rules_of(bridge: str) -> ReleaseRules:
     """Return the rules of a release; raises InputError for what is no version."""
-    version = normalise(bridge)
+    version = made_for(bridge)
     return next(rules for specifier, rules in _RULES.items() if matches(specifier, version))
 
 

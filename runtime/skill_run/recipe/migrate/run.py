@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skill_run.bridge.recipes import Recipe, find_recipe
-from skill_run.bridge.version import implied, normalise, recorded_for
+from skill_run.bridge.version import implied, made_for, normalise, recorded_for
 from skill_run.config.model import Form, Source
 from skill_run.config.read import read_config_text, read_mapping
 from skill_run.errors import InputError
@@ -52,7 +52,7 @@ def migrate_config(
     What cannot be moved safely is left as it is and listed. Raises InputError when the input cannot be read,
     MissingError when a Python file is given and libcst is not installed.
     """
-    after, _ = recorded_for(normalise(to))
+    after, _ = recorded_for(made_for(to))
     if source is None and not overrides:
         raise InputError("nothing to migrate: give a config file or overrides")
     if overrides and source is not None:
@@ -60,7 +60,7 @@ def migrate_config(
     sources, unread = _read(source, bridge, recipe, overrides, form)
     choice = _from(sources, bridge, recipe, after)
     first = sources[-1]
-    base = _Base(first, choice, after, normalise(to), recipe, source if isinstance(source, Mapping) else None)
+    base = _Base(first, choice, after, made_for(to), recipe, source if isinstance(source, Mapping) else None)
     if choice.release == after:
         return base.nothing_to_do(unread)
     base.migrate(sources, pin_recipe, unread)
