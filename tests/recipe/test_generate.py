@@ -240,3 +240,11 @@ def test_what_a_user_types_stays_text_in_python() -> None:
     texts = [node.value for node in ast.walk(ast.parse(found.text)) if isinstance(node, ast.Constant)]
     assert texts.count(sly) == 3
     assert not any(isinstance(node, ast.Name) and node.id == "os" for node in ast.walk(ast.parse(found.text)))
+
+
+def test_sizes_that_stay_the_recipes_are_told_and_chosen_ones_are_not() -> None:
+    asked: dict[str, Any] = {"recipe": "qwen3_8b_sft_32k_config", "gpus": 8, "bridge": "0.6.2"}
+    own = dict(generate_recipe("offline-packed-sft", **asked).reasons)
+    assert own["model.context_parallel_size"] == '2 is the recipe\'s own; "choose" has it chosen'
+    chosen = generate_recipe("offline-packed-sft", **asked, inputs={"context_parallel": "choose"})
+    assert not [text for _, text in chosen.reasons if "the recipe's own" in text]

@@ -14,7 +14,7 @@ from skill_run.errors import InputError
 from skill_run.plan.gpus import gpu_rates
 from skill_run.recipe.draft import Draft, Task
 from skill_run.recipe.forms.written import written_settings
-from skill_run.recipe.inputs import checked_inputs, schema_of
+from skill_run.recipe.inputs import CHOOSE, checked_inputs, schema_of
 from skill_run.recipe.pick import named_recipe, pick_recipe
 from skill_run.recipe.request import Request, Settled, judged_with, sources_of
 from skill_run.recipe.settings import kept, protected, settle
@@ -317,15 +317,16 @@ def _reasons(request: Request, settled: Settled, *, picked: bool) -> tuple[tuple
 
 
 def _kept_sizes(request: Request, settled: Settled) -> list[tuple[str, str]]:
-    """Say which sizes were neither given nor chosen, since the recipe's own may not be what a reader expects."""
-    short = ((path, name) for name, (_, path) in SIZES.items() if name.endswith("_parallel"))
-    kept = {path: request.recipe.values.get(path) for path, name in short if name not in request.inputs}
-    sizes = {path: value for path, value in kept.items() if value not in (None, 1, False)}
-    return [
-        (path, f'the recipe\'s own {value}; have it chosen by giving no size, or "choose" for it')
-        for path, value in sizes.items()
-        if path not in settled.settings and path not in settled.comments
-    ]
+    """Say which sizes are the recipe's own, where none is chosen: they may not be what a reader expects."""
+    if request.auto or CHOOSE in request.inputs.values():
+        return []
+    found = []
+    for name, (_, path) in SIZES.items():
+        own = request.recipe.values.get(path)
+        said = name in request.inputs or path in settled.settings or path in settled.comments
+        if name.endswith("_parallel") and not said and own not in (None, 1, False):
+            found.append((path, f'{own} is the recipe\'s own; "choose" has it chosen'))
+    return found
 
 
 def _next_commands(draft: Draft, form: Form) -> tuple[str, ...]:

@@ -119,6 +119,7 @@ def test_both_splits_of_a_folder_are_packed_with_one_metadata_file(tokens: Token
 def test_settings_speak_the_names_of_the_release(tokens: Tokens, tmp_path: Path) -> None:
     old = build_packs(tokens(), tmp_path / "old", pack_size=128, bridge="0.5.1", sample_options=EOS)
     assert "dataset.packed_sequence_specs.packed_sequence_size" in old.settings
+    assert old.settings["dataset.packed_sequence_specs.tokenizer_model_name"] == "unknown_tokenizer"
     assert "dataset.enable_offline_packing" not in old.settings
 
 

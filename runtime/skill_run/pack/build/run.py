@@ -425,6 +425,7 @@ def _report(job: _Job, splits: tuple[SplitReport, ...], metadata: Path) -> PackR
         "dataset.enable_offline_packing": True,
         f"{_SPECS}.packed_sequence_size": job.pack_size,
         f"{_SPECS}.pad_seq_to_mult": job.options.pad_seq_to_mult,
+        f"{_SPECS}.tokenizer_model_name": job.tokenizer_name,
         f"{_SPECS}.packed_train_data_path": splits[0].file,
         **{f"{_SPECS}.packed_val_data_path": split.file for split in splits if split.split == "validation"},
         f"{_SPECS}.packed_metadata_path": str(metadata),
